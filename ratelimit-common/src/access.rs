@@ -1,24 +1,24 @@
-//! Who passes or is dropped whatever the limits say, as the packet path reads it.
+//! Grants and denials of a prefix that override the limits, as the packet path reads them.
 //!
-//! A trie knows the longest prefix that holds an address, and no other. So each prefix carries what holds after its own
-//! time: a few steps, each a word of when it ends and what it grants. The daemon makes them of the prefixes around.
+//! A trie finds only the longest prefix that holds an address. So each prefix carries what applies after its own time:
+//! a few steps, each a word with an end and a grant. The daemon computes them from the surrounding prefixes.
 
 use crate::time::Nanos;
 
-/// Steps of one prefix: its own, and those of up to two around it that outlast it.
+/// Number of steps of one prefix: its own, and those of up to two surrounding prefixes that outlast it.
 pub const STEPS: usize = 3;
 
-/// What is done with a prefix's packets before any limit is asked.
+/// Action on a prefix's packets before any limit is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grant {
-    /// They pass, uncounted.
+    /// The packets pass, uncounted.
     Exempt,
-    /// They are dropped.
+    /// The packets are dropped.
     Denied,
 }
 
 impl Grant {
-    /// The name in flags, files, JSON and metrics.
+    /// Returns the name in flags, files, JSON and metrics.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Exempt => "exempt",
@@ -27,17 +27,17 @@ impl Grant {
     }
 }
 
-/// What is granted until when: a word, of which 0 is nothing. The lowest bit is 1 where it is denied; the rest is the
-/// time, to two nanoseconds.
+/// Grant with its end, in one word; 0 is none. The lowest bit is 1 for a denial. The other bits are the time, to two
+/// nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Step(pub u64);
 
-/// The end of what never ends.
+/// End of a permanent grant.
 pub const PERMANENT: Nanos = Nanos(u64::MAX);
 
 impl Step {
-    /// This, until then.
+    /// Returns a step with this grant and end.
     pub const fn new(grant: Grant, until: Nanos) -> Self {
         match grant {
             Grant::Exempt => Self(until.0 & !1),
@@ -46,7 +46,7 @@ impl Step {
     }
 }
 
-/// What the first step that has not ended grants.
+/// Returns the grant of the first step that has not ended.
 #[inline(always)]
 pub fn grant(steps: [Step; STEPS], now: Nanos) -> Option<Grant> {
     for step in steps {

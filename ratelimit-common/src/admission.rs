@@ -1,83 +1,82 @@
-//! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and
-//! Varghese, *New Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
+//! Choice of the new sources that get windows while more of them come than the maps can hold: sample and hold (Estan
+//! and Varghese, *New Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
 //!
-//! Each CPU has a budget of insertions, besides those that first fill the maps and evict no source. Within the budget
-//! every source is remembered with its first packet, and counting is exact. Past it, the CPU is overloaded: it
-//! samples packets of unknown sources, one in 2^[`Admission::shift`], and passes the rest. A flood of forged sources
-//! then costs one hash a packet and evicts few. A source that sends k times its limit N is counted with each packet
-//! that is sampled: with q = 2^-shift, two of n packets are with probability 1 - (1-q)^n - nq(1-q)^(n-1). The second
-//! one makes the source known, and from then on it is counted exactly.
+//! Each CPU has a budget of insertions, besides those that first fill the maps and evict no source. Within the budget,
+//! every source gets a window with its first packet, and counting is exact. Beyond it, the CPU is overloaded: it
+//! samples packets of unknown sources, one in 2^[`Admission::shift`], and passes the others. A flood of forged sources
+//! then costs one hash per packet, and evicts few sources. If a source sends k times its limit N, each sampled packet
+//! is counted. With q = 2^-shift, at least two of n packets are sampled with probability 1 - (1-q)^n - nq(1-q)^(n-1).
+//! The second one makes the source known, and from then on it is counted exactly.
 //!
-//! The first count is not corrected for the packets that were sampled out. That would be the better estimate, but one
-//! forged packet could then spend 2^shift of the limit of the address that it names.
+//! The first count is not corrected for the packets that were sampled out. The corrected estimate would be better, but
+//! one forged packet could then spend 2^shift of the limit of the address that it names.
 //!
 //! A sample is the keyed hash of a running number. Each CPU's numbers start at a random value with each load. Without
-//! the key no sample can be foreseen, whatever earlier samples were observed.
+//! the key, no sample can be predicted, whatever earlier samples were observed.
 //!
-//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: otherwise
-//! each forged flow would cost an insertion and an eviction. A flow that is not remembered is judged as new again
-//! with its next packet.
+//! Flows and connections use the same budget, even those of packets that no limit counts. Otherwise each forged flow
+//! would cost an insertion and an eviction. A flow that is not remembered is judged as new again with its next packet.
 //!
-//! [`Fingerprint`]s in a Bloom filter tell which sources are known: those that were charged a second time within the
+//! [`Fingerprint`]s in a Bloom filter identify the known sources: those that were charged a second time within the
 //! longest window.
 
 use crate::hash::HashKey;
 use crate::time::Nanos;
 
-/// How long the insertions of a CPU are counted for: 134 ms.
+/// Shift of the period in which a CPU's insertions are counted: 2^27 ns, 134 ms.
 pub(crate) const PERIOD_SHIFT: u32 = 27;
 
-/// The sparsest sampling: one in 4096.
+/// Shift of the sparsest sampling: one in 4096.
 pub const SHIFT_MAX: u32 = 12;
 
-/// In the second word of what is hashed for a sample, beside the upper bits of its number. Nothing else that is
-/// hashed has this bit in so short a message.
+/// Bit that marks the hash of a sample, in the second word, above the upper bits of its number. No other hash of such a
+/// short message has this bit.
 const SAMPLING: u64 = 1 << 23;
 
-/// A budget that is never spent.
+/// Budget that is never spent.
 pub const BUDGET_ANY: u32 = u32::MAX;
 
-/// Insertions of a CPU in one period unless the daemon says otherwise: 15 000 a second.
+/// Default number of insertions of a CPU in one period: 15 000 a second.
 pub const BUDGET: u32 = 2048;
 
-/// What one CPU has admitted, and how overloaded it is.
+/// Admissions by one CPU, and its overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Admission {
-    /// Which period it is.
+    /// Number of the current period.
     pub period: u64,
-    /// Insertions since the program was loaded.
+    /// Number of insertions since the program was loaded.
     pub insertions: u64,
-    /// Periods that began with [`Admission::shift`] above 0.
+    /// Number of periods that began with [`Admission::shift`] above 0.
     pub overload_periods: u64,
-    /// The number of the next sample. The loader sets a random start for each CPU.
+    /// Number of the next sample. The loader sets a random start for each CPU.
     pub random: u64,
-    /// Sources to be remembered in this period, sampled in or out.
+    /// Number of sources that asked for a window in this period, sampled in or out.
     pub wanted: u32,
-    /// Insertions in this period, since the shift was changed last.
+    /// Number of insertions in this period, since the shift was last changed.
     pub inserted: u32,
-    /// Of packets of unknown sources, one in 2^this is sampled; 0 without overload.
+    /// Sampling rate for packets of unknown sources: one in 2^shift. 0 without overload.
     pub shift: u32,
-    /// Whether the packet at hand was sampled in: 1, or 0 where it was not asked yet, or [`Admission::SAMPLED_OUT`].
+    /// Sample of the current packet: 1 if it was sampled in, [`Admission::SAMPLED_OUT`], or 0 before sampling.
     pub is_sampled: u32,
 }
 
 impl Admission {
-    /// Of [`Admission::is_sampled`]: it was asked, and was not.
+    /// Value of [`Admission::is_sampled`] for a packet that was sampled out.
     pub const SAMPLED_OUT: u32 = 2;
 }
 
 const _: () = assert!(size_of::<Admission>() == 48);
 
 impl Admission {
-    /// Whether more sources come than the budget is for.
+    /// Returns whether more sources come than the budget covers.
     #[inline(always)]
     pub const fn is_overloaded(&self) -> bool {
         self.shift != 0
     }
 
-    /// Goes on to the period of `now`, with the share that the last one would have needed. It falls by one step a
-    /// period, so that a flood that pauses is not admitted at once.
+    /// Moves on to the period of `now`, with the shift that the last period would have needed. The shift falls by at
+    /// most one per period, so the rest of a flood that pauses is not admitted at once.
     #[inline(always)]
     pub const fn advance(&mut self, now: Nanos, budget: u32) {
         let period = now.0 >> PERIOD_SHIFT;
@@ -98,18 +97,18 @@ impl Admission {
         self.overload_periods += (shift != 0) as u64;
     }
 
-    /// Whether a packet of an unknown source is sampled in.
+    /// Returns whether a packet of an unknown source is sampled in.
     #[inline(always)]
     pub const fn sample(&mut self, seed: HashKey) -> bool {
         self.wanted = self.wanted.saturating_add(1);
         self.random = self.random.wrapping_add(1);
-        // 55 bits of the number are a message of 7 bytes, the cheapest.
+        // 55 bits of the number fit a message of 7 bytes, the cheapest one.
         seed.hash(self.random & 0xffff_ffff, SAMPLING | self.random >> 32 & (SAMPLING - 1)) & ((1 << self.shift) - 1)
             == 0
     }
 
-    /// Counts the insertion of a source: one of those that are `free`, or one on the budget. When the period's budget
-    /// is spent, sampling gets twice as sparse.
+    /// Counts the insertion of a source: one of the `free` ones, or one on the budget. When the period's budget is
+    /// spent, sampling becomes half as frequent.
     #[inline(always)]
     pub const fn insert(&mut self, budget: u32, free: u32) {
         self.insertions += 1;
@@ -118,9 +117,9 @@ impl Admission {
         }
     }
 
-    /// Whether a new flow or connection is remembered from now on, on the same budget. Past that it is sampled like a
-    /// source, unless its own source is known or sampled in already (`is_admitted`). A flow that is not remembered
-    /// asks again with its next packet.
+    /// Returns whether a new flow or connection is remembered, on the same budget. Under overload, it is sampled like a
+    /// source, unless its own source is known or sampled in already (`is_admitted`). A flow that is not remembered asks
+    /// again with its next packet.
     #[inline(always)]
     pub const fn remembers_flow(&mut self, seed: HashKey, budget: u32, is_admitted: bool) -> bool {
         if self.is_overloaded() && !is_admitted && !self.sample(seed) {
@@ -130,7 +129,7 @@ impl Admission {
         true
     }
 
-    /// One insertion that is on the budget.
+    /// Counts one insertion on the budget.
     #[inline(always)]
     const fn spend(&mut self, budget: u32) {
         if self.shift == 0 {
@@ -146,7 +145,7 @@ impl Admission {
     }
 }
 
-/// The least shift by which so many are no more than the budget.
+/// Returns the smallest shift by which `wanted` is within the budget.
 #[inline(always)]
 const fn needed(wanted: u32, budget: u32) -> u32 {
     let mut shift = 0;
@@ -161,21 +160,21 @@ const fn needed(wanted: u32, budget: u32) -> u32 {
     shift
 }
 
-/// Packets of which a rule checks before anything else whether their source is known. Whatever those packets are, the
-/// first limit that counts them counts one, and nothing comes before it. A packet of a flood of forged addresses then
-/// costs one sample and no look-up of its own.
+/// Packets for which a rule first checks whether their source is known. The rule's first limit counts one for each of
+/// them, and nothing comes before that limit. A packet of a forged flood then costs one sample, and no lookup of its
+/// own.
 pub mod known_first {
     use crate::layout::{Limit, Rule, Unit};
 
-    /// SYNs.
+    /// TCP SYNs without ACK.
     pub const OPENINGS: u32 = 1;
     /// UDP datagrams.
     pub const DATAGRAMS: u32 = 2;
 
-    /// The packets that this rule checks so.
+    /// Returns the packets for which this rule first checks the source.
     pub const fn of(rule: &Rule) -> u32 {
-        // An unknown source may be banned, or refused everything; packets that the gate drops count for shadow limits,
-        // and those that it samples out for groups.
+        // An unknown source may be banned, or refused everything. Packets that the gate drops count for shadow limits,
+        // and those that it samples out count for groups.
         if rule.has_groups()
             || rule.own_len == 0
             || rule.bans.steps_len != 0
@@ -189,17 +188,17 @@ pub mod known_first {
             // A limit of 0 opens no window.
             _ if amount == 0 => 0,
             Some(Unit::Packets) => OPENINGS | DATAGRAMS,
-            // Of a datagram it depends on its flow.
+            // A datagram counts only if it opens a flow.
             Some(Unit::Connections) => OPENINGS,
             Some(Unit::Bytes | Unit::Requests) | None => 0,
         }
     }
 }
 
-/// A source in a Bloom filter of two generations, which expires by itself. A cell has two words, for generations with
-/// even numbers and for those with odd ones. A word holds a generation's number and [`CELL_BITS`] bits, three of
-/// which are a source's. A source is known if it is in the current generation or in the one before. A word of an
-/// older generation is empty.
+/// Source in a Bloom filter of two generations, which expires by itself. A cell has two words: one for even
+/// generations, one for odd ones. A word holds a generation's number and [`CELL_BITS`] bits, three of which are the
+/// source's. A source is known if it is in the current or the previous generation. A word of an older generation counts
+/// as empty.
 ///
 /// ```text
 ///     63       48 47                 0
@@ -207,24 +206,24 @@ pub mod known_first {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Which cell, before it is cut to how many there are.
+    /// Number of the cell, modulo the number of cells.
     pub place: u64,
-    /// The source's bits.
+    /// Bits of the source within a cell's word.
     pub bits: u64,
-    /// The current generation, cut to so many bits.
+    /// Number of the current generation, modulo 2^16.
     pub generation: u16,
 }
 
-/// Bits of a word that sources share.
+/// Number of bits of a word that sources share.
 pub const CELL_BITS: u32 = 48;
 
-/// Cells of sources whose [`Fingerprint::in_summary`] share a cell.
+/// Number of cells whose sources share one summary cell, see [`Fingerprint::in_summary`].
 pub const CELLS_PER_SUMMARY: u32 = 16;
 
 const SUMMARY_BITS: u32 = CELL_BITS / CELLS_PER_SUMMARY;
 
 impl Fingerprint {
-    /// Of the source with this prefix, where a generation lasts 2^`generation_shift` ns.
+    /// Returns the fingerprint of the source with this prefix. A generation lasts 2^`generation_shift` ns.
     #[inline(always)]
     pub const fn of(seed: HashKey, high: u64, low: u64, generation_shift: u32, now: Nanos) -> Self {
         let place = seed.hash(high, low);
@@ -235,8 +234,8 @@ impl Fingerprint {
         Self { place: place ^ choice >> 12, bits, generation }
     }
 
-    /// Its one bit in the cell that summarizes several cells. Packets of a flood of unknown sources read that one,
-    /// which stays in a near cache, and few of the cells themselves.
+    /// Returns the source's single bit in the summary cell of several cells. Packets of a flood of unknown sources read
+    /// only the summary, which stays in a near cache, and few of the cells themselves.
     #[inline(always)]
     #[must_use]
     pub const fn in_summary(self) -> Self {
@@ -245,14 +244,15 @@ impl Fingerprint {
         Self { place: self.place, bits: 1 << (cell + choice), generation: self.generation }
     }
 
-    /// Which of the cell's words is of the current generation; the other one is of the last, or of none.
+    /// Returns the index of the cell's word for the current generation. The other word is for the previous one, or
+    /// outdated.
     #[inline(always)]
     pub const fn current(self) -> usize {
         self.generation as usize & 1
     }
 
-    /// Whether a cell with these words, the current generation's and the other one, holds the source. False positives
-    /// are possible.
+    /// Returns whether a cell with these words holds the source: the current generation's word and the other one. False
+    /// positives are possible.
     #[inline(always)]
     pub const fn contains(self, current: u64, other: u64) -> bool {
         self.is_in(current, self.generation) || self.is_in(other, self.generation.wrapping_sub(1))
@@ -263,7 +263,7 @@ impl Fingerprint {
         word >> CELL_BITS == generation as u64 && word & self.bits == self.bits
     }
 
-    /// The word of the current generation with the source added; none where it is there already.
+    /// Returns the word of the current generation with the source added; None if it has the source already.
     #[inline(always)]
     pub const fn with_added(self, current: u64) -> Option<u64> {
         if self.is_in(current, self.generation) {
@@ -275,7 +275,7 @@ impl Fingerprint {
     }
 }
 
-/// The least `generation_shift` of [`Fingerprint::of`] that lasts as long as this.
+/// Returns the smallest `generation_shift` of [`Fingerprint::of`] with a generation that lasts `lasting_ns`.
 pub const fn generation_shift(lasting_ns: u64) -> u32 {
     let shift = 64 - lasting_ns.leading_zeros();
     if shift < PERIOD_SHIFT { PERIOD_SHIFT } else { shift }
@@ -294,8 +294,7 @@ mod tests {
         Nanos(START.0 + millis * 1_000_000)
     }
 
-    /// A flood of `per_millisecond` new sources for `seconds`: insertions of each second, and what was sampled in of the
-    /// last.
+    /// Runs a flood of `per_millisecond` new sources for `seconds`. Returns the insertions of each second.
     fn flood(admission: &mut Admission, from: u64, seconds: u64, per_millisecond: u32, budget: u32) -> Vec<u64> {
         let mut inserted = Vec::new();
         for second in 0..seconds {
@@ -348,7 +347,7 @@ mod tests {
         let mut admission = Admission::default();
         let budget_a_second = (u64::from(BUDGET) * 1_000_000_000) >> PERIOD_SHIFT;
         for (second, inserted) in flood(&mut admission, 0, 5, 2000, BUDGET).into_iter().enumerate() {
-            // The first period finds the share by doubling: a budget for each step.
+            // The first period finds the shift by doubling: one budget for each step.
             let slack = if second == 0 { 12 * u64::from(BUDGET) } else { budget_a_second / 10 };
             assert!(inserted <= budget_a_second + slack, "{inserted} in second {second}");
             assert!(inserted >= budget_a_second / 3, "{inserted} in second {second}");
@@ -445,7 +444,8 @@ mod tests {
 
     #[test]
     fn a_source_over_its_limit_is_caught_within_the_stated_number_of_packets() {
-        // At the most, 1 in 4096: 99 in 100 sources are sampled a second time within 6.64 times as many packets.
+        // At the sparsest sampling, 1 in 4096, 99 % of sources are sampled a second time within 6.64 times as many
+        // packets.
         let mut late = 0;
         for source in 0..1000 {
             let mut admission = Admission { shift: SHIFT_MAX, random: KEY.hash(source, 0), ..Admission::default() };
@@ -454,7 +454,7 @@ mod tests {
         assert!(late <= 25, "{late} of 1000");
     }
 
-    /// Of sources that are added, and of others, how many are known at these times.
+    /// Returns how many of `made` added sources and of `asked` other sources are known after `later_ns`.
     fn known(made: u64, asked: u64, later_ns: u64) -> (usize, usize) {
         let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![[0_u64; 2]; 32_768];
@@ -487,7 +487,7 @@ mod tests {
         assert!(taken < 200, "{taken} of 100 000 where an eighth of it is");
     }
 
-    /// Of 100 000 unknown sources, those that the summary cannot rule out, where so many are known.
+    /// Returns how many of 100 000 unknown sources the summary cannot rule out, if `made` sources are known.
     fn looked_for(made: u64) -> usize {
         let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![0_u64; 32_768 / CELLS_PER_SUMMARY as usize];

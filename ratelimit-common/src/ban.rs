@@ -1,73 +1,74 @@
-//! Bans: how long the next one is. Knows no map.
+//! Lengths of bans, and their succession. This module knows no map.
 
 use crate::time::Nanos;
 
-/// Lengths that a rule's bans grow through.
+/// Maximum number of lengths through which a rule's bans grow.
 pub const STEPS_MAX: usize = 4;
 
-/// How a rule bans.
+/// Bans of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first ban's length, the second's, and so on; the last of `steps_len` for all after it. Nanoseconds.
+    /// Lengths in nanoseconds of the first ban, the second, and so on. The last of `steps_len` lengths applies to all
+    /// later bans.
     pub steps_ns: [u64; STEPS_MAX],
-    /// So long after the end of a ban the next is the first again. Nanoseconds.
+    /// Nanoseconds after the end of a ban until the next ban counts as the first again.
     pub forget_ns: u64,
-    /// How many steps there are; 0 never bans.
+    /// Number of lengths in `steps_ns`; 0 if the rule never bans.
     pub steps_len: u32,
-    /// Part of the state's key, as a limit's slot is.
+    /// Part of the state's key, like a limit's slot.
     pub slot: u32,
 }
 
 const _: () = assert!(size_of::<Rule>() == 8 * STEPS_MAX + 16);
 
-/// One source's ban by one rule, the newest. It is kept after its end, until `forgotten_ns`.
+/// Newest ban of one source by one rule. It is kept after its end, until `forgotten_ns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ban {
-    /// When it ends.
+    /// Time at which the ban ends, in nanoseconds.
     pub until_ns: u64,
-    /// From when on the next ban is the first again.
+    /// Time in nanoseconds from which the next ban counts as the first again.
     pub forgotten_ns: u64,
-    /// How many bans came before it since the last reset.
+    /// Number of bans before this one since the last reset.
     pub step: u32,
-    /// 1: the source was admitted again since its end, so what is too much now is another offence.
+    /// 1 if the source was admitted again since the ban's end, so a further excess is a new offence.
     pub admitted: u32,
-    /// Packets that it has dropped.
+    /// Number of packets that the ban has dropped.
     pub dropped: u64,
 }
 
 const _: () = assert!(size_of::<Ban>() == 32);
 
 impl Ban {
-    /// Whether it holds.
+    /// Returns whether the ban is in force.
     #[inline(always)]
     pub const fn holds(&self, now: Nanos) -> bool {
         now.0 < self.until_ns
     }
 
-    /// Whether what is too much at `now` begins another. A source that is still over the limit when a ban ends is
-    /// refused, and not banned once more for the same.
+    /// Returns whether an excess at `now` begins another ban. A source that is still over the limit when a ban ends is
+    /// refused, but not banned again for the same offence.
     #[inline(always)]
     pub const fn may_be_followed(&self, now: Nanos) -> bool {
         !self.holds(now) && (self.admitted != 0 || now.0 >= self.forgotten_ns)
     }
 
-    /// The ban that begins now, after this one.
+    /// Returns the ban that begins now, after this one.
     #[inline(always)]
     pub fn next(&self, rule: &Rule, now: Nanos) -> Self {
         let step = if now.0 < self.forgotten_ns { self.step.saturating_add(1) } else { 0 };
         Self { dropped: self.dropped, ..Self::at(rule, step, now) }
     }
 
-    /// The first ban, beginning now.
+    /// Returns the first ban, beginning now.
     #[inline(always)]
     pub fn first(rule: &Rule, now: Nanos) -> Self {
         Self::at(rule, 0, now)
     }
 
-    /// What another host's ban until `until_ns` makes of the newest ban here; none where that holds as long, or the
-    /// rule never bans.
+    /// Returns the ban to store for another host's ban until `until_ns`, given the newest ban here. Returns None if
+    /// that one lasts as long, if `until_ns` is past, or if the rule never bans.
     pub fn until(newest: Option<Self>, rule: &Rule, now: Nanos, until_ns: u64) -> Option<Self> {
         let of = match newest {
             None => Self::first(rule, now),

@@ -1,7 +1,7 @@
-//! Which rule judges a packet, and what its source is granted whatever that rule's limits say. [`crate::hold`] tells
+//! Choice of the rule that judges a packet, and of grants that override the rule's limits. [`crate::hold`] decides
 //! whether the packet is within the limits.
 //!
-//! Written once, over a [`Rules`]: in the kernel that is maps, elsewhere memory.
+//! The code is generic over [`Rules`]: maps in the kernel, memory elsewhere.
 
 use crate::access::{self, Grant};
 use crate::layout::{Config, PortTable, Prefix, RULES_MAX, Rule, RuleSet};
@@ -14,57 +14,57 @@ mod beside;
 
 pub use beside::{Beside, Next};
 
-/// Rules that have ended and still stand: the daemon takes them out within seconds. After so many the next judges.
+/// Maximum number of ended rules that are skipped; the next rule judges. The daemon removes ended rules within seconds.
 const ENDED_MAX: usize = 3;
 
-/// What a choice reads, for one packet.
+/// Data that a choice reads for one packet.
 pub trait Rules {
-    /// The configuration.
+    /// Returns the configuration.
     fn config(&self) -> &Config;
-    /// The class of each port; none where that cannot be read.
+    /// Returns the class of each port; None if the table cannot be read.
     fn ports(&self) -> Option<&PortTable>;
-    /// What is known of the longest prefix that holds this source. Asked only where there are prefixes of its family.
+    /// Returns the facts about the longest prefix that holds this source. Called only if there are prefixes of its
+    /// family.
     fn prefix(&self, source: Address) -> Option<&Prefix>;
-    /// Returns [`Config::has_prefixes_v4`] or the same of IPv6, or 0 where it is known that no prefix holds any address of
-    /// the source's client.
+    /// Returns [`Config::has_prefixes_v4`] or its IPv6 counterpart. May return 0 if no prefix holds any address of the
+    /// source's client.
     #[inline(always)]
     fn has_prefixes(&self, source: Address) -> u8 {
         has_prefixes(self.config(), source)
     }
-    /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such
-    /// prefixes.
+    /// Returns the rules that name the longest prefix that holds the packet's destination. Called only if there are
+    /// such prefixes.
     fn target_rules(&self) -> RuleSet;
-    /// A time that is at most a timer tick behind.
+    /// Returns a time that is at most a timer tick behind.
     fn coarse(&self) -> Nanos;
 
-    /// The rule with this number.
+    /// Returns the rule with this number.
     #[inline(always)]
     fn rule(&self, index: u32) -> &Rule {
         &self.config().rules[self.forget(index) as usize & (RULES_MAX - 1)]
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
-    /// on to it.
+    /// Returns `value`. The compiler then knows nothing about the value, so it copies no loop that depends on it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
     }
 
-    /// Returns `value`. A verifier forgets here what it knows of it, which is less than the compiler does.
+    /// Returns `value`. A verifier forgets here its knowledge about the value, which is less than the compiler's.
     #[inline(always)]
     fn forget(&self, value: u32) -> u32 {
         value
     }
 }
 
-/// What of a packet decides who judges it.
+/// Facts about a packet that decide which rule judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Who sent it, or says so.
+    /// Source address, which may be forged.
     pub source: Address,
-    /// What it is sent to.
+    /// Destination within the host: protocol and port.
     pub to: Destination,
-    /// Of a later fragment: whether it may be one of TCP.
+    /// True for a later fragment that may belong to a TCP segment.
     pub may_be_tcp: bool,
 }
 
@@ -75,17 +75,17 @@ impl From<&Packet> for Asked {
     }
 }
 
-/// Who judges a packet.
+/// Result of the choice: the rule that judges a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What becomes of it; [`Reason::NotCounted`] where the limits of the rule decide.
+    /// Reason for the verdict; [`Reason::NotCounted`] if the rule's limits decide.
     pub reason: Reason,
-    /// The number of the rule that judges, if one does.
+    /// Number of the rule that judges, if one does.
     pub rule: Option<u32>,
-    /// The other rules that hold it too: a later fragment that may be of TCP may belong to any of them.
+    /// Further rules that are applied to the packet: a later fragment that may be TCP may belong to any of them.
     pub beside: RuleSet,
-    /// Whether all that its client sends like it is judged alike, wherever that is sent to: no list tells the client's
-    /// addresses from each other, and no rule its destinations.
+    /// True if all similar packets of the client get the same choice, whatever their destination. Then no list
+    /// separates the client's addresses, and no rule has destinations.
     pub is_of_client: bool,
 }
 
@@ -96,7 +96,7 @@ impl Choice {
     }
 }
 
-/// The rules for what the packet is sent to, by its port or protocol; none where the ports cannot be read.
+/// Returns the rules that protect the packet's port or protocol; None if the ports cannot be read.
 #[inline(always)]
 pub fn protecting<R: Rules>(rules: &R, to: Destination) -> Option<RuleSet> {
     let config = rules.config();
@@ -110,7 +110,7 @@ pub fn protecting<R: Rules>(rules: &R, to: Destination) -> Option<RuleSet> {
     Some(config.class_rules[class as usize])
 }
 
-/// Which of the rules that are `protecting` what the packet is sent to judges it, and what its source is granted.
+/// Returns which of the `protecting` rules judges the packet, and any grant of its source.
 #[inline(always)]
 pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice {
     let config = rules.config();
@@ -131,8 +131,8 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
     }
 }
 
-/// The verdict on a frame with more tags than are read. It has no known ports: the rule that judges fragments without
-/// ports judges it.
+/// Returns the verdict on a frame with more tags than are read. Its ports are unknown, so the rule that judges later
+/// fragments judges it.
 #[inline(always)]
 pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
     match first(rules, rules.config().portless_rules) {
@@ -141,7 +141,7 @@ pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
     }
 }
 
-/// The verdict of a rule that has found this.
+/// Returns the verdict of a rule with this reason. In dry run, a drop becomes a pass.
 #[inline(always)]
 pub const fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     match (reason.action(), rule.is_dry_run()) {
@@ -150,7 +150,7 @@ pub const fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     }
 }
 
-/// The same where enforcement has lapsed: as if the rule were in dry run.
+/// Returns the verdict after enforcement has lapsed: as if the rule were in dry run.
 #[inline(always)]
 pub const fn lapsed(verdict: Verdict) -> Verdict {
     match verdict.reason.action() {
@@ -159,20 +159,20 @@ pub const fn lapsed(verdict: Verdict) -> Verdict {
     }
 }
 
-/// The number of the first of these rules.
+/// Returns the number of the first of these rules.
 #[inline(always)]
 pub fn lowest<R: Rules>(rules: &R, of: RuleSet) -> Option<u32> {
-    // The verifier does not know what the compiler does, that there are no more than bits in a word.
+    // The compiler knows that the result is below the number of bits; the verifier does not.
     if of == 0 { None } else { Some(rules.forget(of.trailing_zeros()) & LAST) }
 }
 
-/// The number of the last rule that there can be.
+/// Highest number of a rule.
 #[expect(clippy::cast_possible_truncation, reason = "64 rules")]
 const LAST: u32 = RULES_MAX as u32 - 1;
 
 const _: () = assert!(RULES_MAX.is_power_of_two());
 
-/// Whether there are prefixes of the source's family, as [`Config::has_prefixes_v4`] says it.
+/// Returns whether there are prefixes of the source's family, in the codes of [`Config::has_prefixes_v4`].
 #[inline(always)]
 pub const fn has_prefixes(config: &Config, source: Address) -> u8 {
     match source {
@@ -181,13 +181,13 @@ pub const fn has_prefixes(config: &Config, source: Address) -> u8 {
     }
 }
 
-/// Whether it cannot be told what it is, while the network stack might: as behind too many tags.
+/// Returns whether the packet's headers cannot be parsed, though the network stack might parse them.
 #[inline(always)]
 const fn is_unparsable(to: Destination) -> bool {
     matches!(to, Destination::UnparsableHeaders)
 }
 
-/// Which of these rules are for packets from this source to this address.
+/// Returns which of these rules are for packets from this source to this address.
 #[inline(always)]
 fn matching<R: Rules>(rules: &R, protecting: RuleSet, prefix: Option<&Prefix>) -> RuleSet {
     let config = rules.config();
@@ -199,8 +199,8 @@ fn matching<R: Rules>(rules: &R, protecting: RuleSet, prefix: Option<&Prefix>) -
     protecting & from & to
 }
 
-/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to
-/// be held at all: by the first rule that counts that, so that a rule for connections before it is no way around.
+/// Returns which of these rules judges the packet. A later fragment may belong to any port, so the first rule that
+/// counts packets or bytes judges it. A rule for connections before that one cannot be used to evade it.
 #[inline(always)]
 fn judging<R: Rules>(rules: &R, to: Destination, of: RuleSet) -> Option<u32> {
     if let Destination::Fragment = to
@@ -211,7 +211,7 @@ fn judging<R: Rules>(rules: &R, to: Destination, of: RuleSet) -> Option<u32> {
     first(rules, of)
 }
 
-/// The first of these rules that has not ended.
+/// Returns the first of these rules that has not ended.
 #[inline(always)]
 fn first<R: Rules>(rules: &R, of: RuleSet) -> Option<u32> {
     let mut of = of;
@@ -225,14 +225,14 @@ fn first<R: Rules>(rules: &R, of: RuleSet) -> Option<u32> {
     lowest(rules, of)
 }
 
-/// Whether the rule with this number has ended.
+/// Returns whether the rule with this number has ended.
 #[inline(always)]
 fn has_ended<R: Rules>(rules: &R, index: u32) -> bool {
     let until_ns = rules.rule(index).until_ns;
     until_ns != 0 && rules.coarse().0 >= until_ns
 }
 
-/// What the source is granted whatever the limits say.
+/// Returns the grant of the source that overrides the limits, if any.
 #[inline(always)]
 fn granted<R: Rules>(rules: &R, prefix: &Prefix) -> Option<Grant> {
     if prefix.access[0] == access::Step::default() {
@@ -241,8 +241,8 @@ fn granted<R: Rules>(rules: &R, prefix: &Prefix) -> Option<Grant> {
     access::grant(prefix.access, rules.coarse())
 }
 
-/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound
-/// must be in the program, where the compiler leaves it out if it knows.
+/// Returns a port as an index. The verifier of Linux 6.12 does not know the range of a byte-swapped number. The bound
+/// must be in the program, and the compiler would remove one that it knows to hold.
 #[inline(always)]
 fn bounded<R: Rules>(rules: &R, port: u16) -> usize {
     rules.forget(port as u32) as usize & 0xffff

@@ -1,14 +1,15 @@
-//! Which of a client's segments begin a request. Pure: what is remembered of the connection is an argument, as are the
-//! segment, the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
+//! Detection of the client segments that begin a request. The code is pure: the remembered connection, the segment, its
+//! frame and the state of the server's socket ([`Peer`]) are arguments.
 //!
-//! A request is what begins a new *turn*: new payload, sent after the server has said something since the last
-//! request. In the clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS records' headers ([`tls`]).
+//! A request begins a new *turn*: new payload that is sent after the server has said something since the last request.
+//! Request lines show it in clear text ([`clear`]), frame headers in HTTP/2 ([`http2`]), and record headers in TLS
+//! ([`tls`]).
 //!
-//! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the
-//! server has is a repetition, payload outside its window is nothing, and what the server has said is what it has
-//! sent. Without a socket, as on a host that forwards, the client's own numbers do ([`turn`] without a [`Peer`]).
+//! The server's socket is trusted, and the client's claims are not. Payload that the server already has is a
+//! retransmission. Payload outside the server's window is ignored. Without a socket, as on a host that forwards, the
+//! client's own sequence numbers are used ([`turn`] without a [`Peer`]).
 //!
-//! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
+//! Every uncounted exception is bounded: docs/COUNTING.md lists each one, and its cost when a client abuses it.
 
 mod accounted;
 mod also;
@@ -31,158 +32,159 @@ pub use tls::{Moment, Record};
 
 use crate::packet::{Frame, Segment};
 
-/// What is remembered of a TCP connection: 56 bytes.
+/// State that is remembered of one TCP connection: 56 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Conversation {
-    /// The number of the connection's first byte, as far as it is known.
+    /// Sequence number of the connection's first payload byte, as far as it is known.
     begins_at: u32,
-    /// The first byte that the client has not sent yet.
+    /// Sequence number of the first byte that the client has not sent yet.
     next: u32,
-    /// What the server had said when the newest request was counted.
+    /// Sequence number up to which the server had sent ([`Peer::said`]) when the newest request was counted.
     heard: u32,
-    /// Where the newest request that was counted began.
+    /// Sequence number at which the newest counted request began.
     counted_at: u32,
-    /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
+    /// Start of the bytes that were left out and may still arrive, up to `hole_end`. Both are equal if there are none.
     hole: u32,
     hole_end: u32,
-    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes to come; or [`LOST`].
+    /// Bytes still to come of a TLS record, of HTTP/2's preface or of a clear-text HTTP/2 frame; or [`LOST`].
     record_left: u32,
-    /// What the server had said when a record came that may end the handshake, or a free frame of control after it.
+    /// Server's sequence number ([`Peer::said`]) at a record that may end the handshake, or at a later free control
+    /// frame.
     control_at: u32,
-    /// Some of [`is`].
+    /// Flags of [`is`].
     is: u16,
-    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2; 0 before the first of a turn.
+    /// TLS: length in bytes of the newest record that may be an HTTP/2 HEADERS frame; 0 before the first one of a turn.
     headers_bytes: u16,
-    /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next
-    /// segment, and how many. HTTP/1 in the clear: the last bytes, and whether they are known.
+    /// TLS and clear-text HTTP/2: first bytes of a record or frame header that continues in the next segment;
+    /// `split_len` is their number. Clear-text HTTP/1: the last 4 bytes; `split_len` is 1 if they are known.
     split: [u8; 4],
     split_len: u8,
-    /// What it speaks: one of [`speaks`].
+    /// Protocol of the connection: a code of [`speaks`].
     speaks: u8,
-    /// TLS: what encryption adds to a record, in bytes.
+    /// TLS: bytes that encryption adds to a record.
     overhead: u8,
-    /// TLS: records of application data so far, as far as it matters.
+    /// TLS: number of application data records so far, counted up to [`tls`]'s `SETTINGS_ACK_AMONG`.
     records: u8,
-    /// TLS: records of this turn that may be HEADERS frames of HTTP/2; until that is spoken, those of one length.
+    /// TLS: records of this turn that may be HTTP/2 HEADERS frames; before HTTP/2 is detected, those of one length.
     turn_records: u8,
-    /// HTTP/2: frames of control that may still be free, of those that follow no long answer.
+    /// HTTP/2: number of control frames that may still be free although they follow no long answer.
     controls_left: u8,
-    /// TLS 1.3: records that may end the handshake; behind it, not 0 where that did not tell what encryption adds.
+    /// TLS 1.3: records that may end the handshake. After it: not 0 if it did not tell what encryption adds.
     ending_records: u8,
-    /// Some of [`also`].
+    /// Flags of [`also`].
     also: u8,
-    /// What the client acknowledged in the newest segment asked about.
+    /// Acknowledgement number of the newest segment that was judged by the socket or by the client's numbers.
     acknowledged: u32,
-    /// The segments that still pass after its reset, and the refused request: an [`ended::Ended`].
+    /// Segments that still pass after a reset, or the position of a refused request: see [`ended::Ended`].
     ended: ended::Ended,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 56);
 
-/// What a connection speaks.
+/// Codes of the protocol that a connection speaks.
 mod speaks {
-    /// HTTP/1 in the clear, or anything else that is not TLS.
+    /// HTTP/1 in the clear, or any other protocol that is not TLS.
     pub(super) const CLEAR: u8 = 0;
     /// HTTP/2 in the clear.
     pub(super) const HTTP2: u8 = 1;
-    /// TLS, at its first messages.
+    /// TLS, during the first handshake messages.
     pub(super) const TLS_HELLO: u8 = 2;
-    /// TLS, behind the client's ChangeCipherSpec.
+    /// TLS, after the client's ChangeCipherSpec.
     pub(super) const TLS_CHANGED: u8 = 3;
-    /// TLS, with its handshake behind it.
+    /// TLS, after the handshake.
     pub(super) const TLS: u8 = 4;
-    /// What may go on as HTTP/2's preface.
+    /// Clear text that may continue as HTTP/2's preface.
     pub(super) const PREFACE: u8 = 5;
 }
 
-/// What else is known of a connection.
+/// Flags of a connection: [`Conversation::is`].
 mod is {
-    /// The next request needs no word of the server before it: the first one.
+    /// The next request needs no data from the server before it: it is the first one.
     pub(super) const OPEN: u16 = 1;
-    /// In the clear: a request was counted whose first line has not ended yet.
+    /// Clear text: a request was counted whose first line has not ended yet.
     pub(super) const AHEAD: u16 = 2;
-    /// HTTP/2.
+    /// The connection speaks HTTP/2.
     pub(super) const HTTP2: u16 = 4;
-    /// HTTP/2 whose preface was counted in the place of a request that comes after it.
+    /// HTTP/2: the preface was counted in place of the request that comes after it.
     pub(super) const PREFACE_COUNTED: u16 = 8;
-    /// No request but the first was counted: what the server has said since may be session tickets.
+    /// Only the first request was counted so far, so data that the server sent since may be session tickets.
     pub(super) const FIRST: u16 = 16;
-    /// TLS whose client offers HTTP/2.
+    /// TLS: the client offers HTTP/2.
     pub(super) const OFFERS_HTTP2: u16 = 32;
-    /// TLS that has sent what is as long as an alert: one ends a connection.
+    /// TLS: the client has sent a record as long as an alert. One alert ends a connection.
     pub(super) const ALERTED: u16 = 64;
-    /// Its beginning was not seen, so what it speaks is a guess.
+    /// The connection's beginning was not seen, so its protocol is a guess.
     pub(super) const UNSEEN: u16 = 128;
-    /// HTTP/2 that has sent what is as long as the one acknowledgement of the server's first settings.
+    /// HTTP/2: the client has sent a record as long as the one acknowledgement of the server's first settings.
     pub(super) const ACKNOWLEDGED: u16 = 256;
-    /// More than its first segment came before the server had any: what it takes and speaks is not known.
+    /// More than the first segment came before the server had received any: the bytes that it takes are unknown.
     pub(super) const DOUBTED: u16 = 512;
-    /// TLS: since the newest request was counted, a record was too long for headers of HTTP/2, and so part of a body.
+    /// TLS: since the newest counted request, a record was too long for HTTP/2 headers, and so was part of a body.
     pub(super) const IN_BODY: u16 = 1024;
-    /// HTTP/2: a second frame of control was free at the moment when one was that followed a long answer.
+    /// HTTP/2: a second control frame was free right after one that followed a long answer.
     pub(super) const PAIRED: u16 = 2048;
-    /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
+    /// HTTP/2: the newest control frame followed an answer and may be a request. An answer to it proves that.
     pub(super) const OWED: u16 = 4096;
-    /// Once it was not known where a record begins, or a frame of HTTP/2 in the clear: since then it is a guess.
+    /// The start of a record or clear-text HTTP/2 frame was lost once. Since then, the positions are a guess.
     pub(super) const CUT: u16 = 8192;
-    /// TLS: the split header began when the server had said nothing since the newest request, or the handshake.
+    /// TLS: when the split header began, the server had sent nothing since the newest request or the handshake.
     pub(super) const EARLY: u16 = 16_384;
-    /// Its socket had some of it when its newest segment was judged: what the server takes first is known.
+    /// At the newest segment, the server had received payload and had not closed: its first bytes are known.
     pub(super) const TAKEN: u16 = 32_768;
 }
 
-/// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
+/// State of the server's socket at the time of a segment. Sequence numbers are in host order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Peer {
-    /// The next byte that it expects (`rcv_nxt`).
+    /// Next byte that the server expects (`rcv_nxt`).
     pub received: u32,
-    /// The first byte that it does not take yet (`rcv_wup + rcv_wnd`).
+    /// First byte beyond the server's receive window (`rcv_wup + rcv_wnd`).
     pub window_end: u32,
-    /// The next byte that its program will give it to send (`write_seq`).
+    /// Sequence number of the next byte that the server's program will write (`write_seq`).
     pub said: u32,
-    /// 1: it has received no payload yet.
+    /// 1 if the server has received no payload yet.
     pub is_first: u8,
-    /// 1: it has ended its side, so it answers nothing any more.
+    /// 1 if the server has closed its side, so it sends no more answers.
     pub has_ended: u8,
-    /// 1: it has answered a SYN, and waits for the end of the handshake.
+    /// 1 if the server has answered a SYN and waits for the end of the handshake.
     pub is_opening: u8,
-    /// Zero.
+    /// Padding, always 0.
     pub reserved: u8,
 }
 
 const _: () = assert!(size_of::<Peer>() == 16);
 
-/// What a segment is to its conversation.
+/// Result of judging one segment of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Requests that begin in it.
+    /// Number of requests that begin in the segment.
     pub requests: u32,
-    /// Whether the guard counts it: it begins no request, and is short, or the one in [`ACCOUNTED_BYTES`] of what is
-    /// long.
+    /// True if the guard counts the segment. Such a segment begins no request, and is short, or is the one that stands
+    /// for [`ACCOUNTED_BYTES`] of long segments.
     pub is_unaccounted: bool,
-    /// What to remember once they are admitted. Until then the connection stays as it is: repetitions are judged again.
+    /// State to remember once the requests are admitted. Retransmissions are judged by the old state until then.
     pub newest: Conversation,
 }
 
-/// [`Conversation::record_left`] where the next record or frame is looked for at the beginning of each segment.
+/// Value of [`Conversation::record_left`] if the next record's position is unknown; each segment may then begin one.
 const LOST: u32 = u32::MAX;
 
-/// The answer that asks for the body: `HTTP/1.1 100 Continue` and an empty line. No answer to a request is as short.
+/// Length of `HTTP/1.1 100 Continue` and an empty line, which asks for a body. Every final answer is longer.
 const CONTINUE_BYTES: u32 = 25;
 
-/// The part of a frame that is new to a conversation.
+/// Part of a frame's payload that is new to the connection.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Fresh {
-    /// Where it begins in the frame.
+    /// Offset of the first new byte in the frame.
     pub at: u32,
-    /// And where it ends.
+    /// Offset in the frame behind the last new byte.
     pub end: u32,
-    /// The number of its first byte.
+    /// Sequence number of the byte at `at`.
     sequence: u32,
-    /// What the server has said, as it says itself, or as the client says that it has heard.
+    /// Sequence number up to which the server has sent: by its socket, or by the client's acknowledgement.
     said: u32,
 }
 
@@ -192,7 +194,7 @@ impl Fresh {
         self.end - self.at
     }
 
-    /// So many of its first bytes are not new, or were looked at.
+    /// Skips `bytes` bytes at the start, which are not new or were read already.
     #[inline(always)]
     const fn skip(&mut self, bytes: u32) {
         self.at += bytes;
@@ -205,42 +207,42 @@ impl Fresh {
     }
 }
 
-/// How late a segment comes.
+/// Codes that say whether a segment is out of order.
 mod late {
     pub(super) const NO: u8 = 0;
     pub(super) const IN_HOLE: u8 = 1;
-    /// Over what was seen already.
+    /// Retransmission of bytes that were seen already but that the server does not have.
     pub(super) const AGAIN: u8 = 2;
 }
 
-/// A segment that its conversation has taken in, and in which something may begin.
+/// Segment that was placed in its connection and may contain the start of a request.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Entered {
     fresh: Fresh,
-    /// What was so of the conversation, if the segment comes late: its fields of the same names.
+    /// State of the connection before a late segment, restored after it: the fields of the same names.
     record_left: u32,
     split: [u8; 4],
-    /// Of [`is`], what says where records begin.
+    /// The flags of [`is`] that concern where records begin, from before a late segment.
     is: u16,
     split_len: u8,
-    /// One of [`late`].
+    /// A code of [`late`].
     is_late: u8,
-    /// 1: it is a guess what the connection speaks.
+    /// 1 if the protocol of the connection is a guess.
     is_doubted: u32,
 }
 
-/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but
-/// [`Walk::repeat`] is a function of its own there.
+/// Operations on a frame that a conversation needs, besides reading bytes. Under a verifier that follows every path,
+/// each one except [`Walk::repeat`] is a separate function.
 pub trait Walk: Frame + Sized {
-    /// What of that is sought is in the payload from `at` to `end`.
+    /// Returns the occurrences of `sought` in the payload from `at` to `end`.
     #[inline(always)]
     fn found(&self, at: u32, end: u32, sought: Sought) -> Found {
         sought.found(self, at, end)
     }
 
-    /// Takes steps until one says that it was the last, or as many were taken: where they have led. Where a verifier
-    /// follows every path, it follows one step.
+    /// Runs steps until one was the last, or `most` steps ran, and returns the final state. A verifier follows one
+    /// step.
     #[inline(always)]
     fn repeat<S: Step>(&self, most: u32, mut steps: S) -> S {
         for _ in 0..most {
@@ -257,43 +259,43 @@ pub trait Walk: Frame + Sized {
         sought.likely(self, start, block, end)
     }
 
-    /// What the byte before `next` is part of, see [`Sought::at`].
+    /// Returns what the byte before `next` is part of, see [`Sought::at`].
     #[inline(always)]
     fn what_is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
         sought.at(self, start, next, end)
     }
 
-    /// How many requests begin in this record: 0, 1, or several of HTTP/2.
+    /// Returns the number of requests that begin in this record: 0, 1, or several for HTTP/2.
     #[inline(always)]
     fn record(&self, conversation: &mut Conversation, record: Record, moment: Moment) -> u32 {
         conversation.record(record, moment)
     }
 
-    /// How many requests begin in a segment of which it cannot be told where its records begin: 0 or 1.
+    /// Returns the number of requests, 0 or 1, that begin in a segment whose record boundaries are unknown.
     #[inline(always)]
     fn lost(&self, conversation: &mut Conversation, moment: Moment) -> u32 {
         conversation.lost(moment)
     }
 
-    /// How many bytes of HTTP/2's preface are in a payload.
+    /// Returns the number of bytes in this payload that belong to HTTP/2's preface.
     #[inline(always)]
     fn preface(&self, conversation: &mut Conversation, fresh: Fresh) -> u32 {
         conversation.preface(self, fresh.at, fresh.end)
     }
 
-    /// [`Conversation::clear`].
+    /// Calls [`Conversation::clear`].
     #[inline(always)]
     fn clear(&self, conversation: &mut Conversation, entered: &mut Entered) -> u32 {
         conversation.clear(self, entered)
     }
 
-    /// [`Conversation::http2`].
+    /// Calls [`Conversation::http2`].
     #[inline(always)]
     fn http2(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
         conversation.http2(self, entered)
     }
 
-    /// [`Conversation::tls`].
+    /// Calls [`Conversation::tls`].
     #[inline(always)]
     fn tls(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
         conversation.tls(self, entered)
@@ -302,14 +304,14 @@ pub trait Walk: Frame + Sized {
 
 impl Walk for &[u8] {}
 
-/// One of many, see [`Walk::repeat`].
+/// Loop body for [`Walk::repeat`].
 pub trait Step {
-    /// Takes it. Whether there may be another.
+    /// Runs one step. Returns whether another one may follow.
     fn step<F: Walk>(&mut self, frame: &F) -> bool;
 }
 
-/// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it;
-/// by the client's own numbers where that is not known.
+/// Judges a segment with payload, given the remembered connection state `known`. Uses the server's socket state, or the
+/// client's own numbers if there is no [`Peer`].
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     if newest.goes_on(frame, segment) {
@@ -321,8 +323,9 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, 
     Turn { requests, is_unaccounted, newest }
 }
 
-/// How many requests come with a SYN that has this payload: a server with TCP Fast Open answers each. None where it
-/// begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
+/// Returns the number of requests in the payload of a SYN, since a server with TCP Fast Open answers them. Returns None
+/// if the payload begins HTTP/2, as the bytes behind the SYN are unknown. A client then sends the payload again without
+/// the SYN.
 #[inline(always)]
 pub fn with_syn<F: Walk>(frame: &F, at: u32, end: u32) -> Option<u32> {
     if may_be_http2(frame, at, end) {
@@ -332,14 +335,15 @@ pub fn with_syn<F: Walk>(frame: &F, at: u32, end: u32) -> Option<u32> {
     Some(if versions == 0 { 1 } else { versions })
 }
 
-/// Whether a connection that begins with this payload may speak HTTP/2 in the clear.
+/// Returns whether a connection that begins with this payload may speak HTTP/2 in the clear.
 #[inline(always)]
 pub fn may_be_http2<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
     http2::is_preface(frame, at, end, 0)
 }
 
 impl Conversation {
-    /// Goes on by a segment with payload, from what is remembered if that `is_known`; how many requests begin in it.
+    /// Updates the connection by a segment with payload, and returns the number of requests that begin in it. If
+    /// `is_known` is false, the old state is ignored.
     #[inline(always)]
     pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool, peer: Option<Peer>) -> u32 {
         match self.enter(frame, segment, is_known, peer) {
@@ -348,7 +352,7 @@ impl Conversation {
         }
     }
 
-    /// The first half of [`Conversation::turn`]: where the segment belongs. None where nothing can begin in it.
+    /// Places the segment: the first half of [`Conversation::turn`]. Returns None if no request can begin in it.
     #[inline(always)]
     pub fn enter<F: Walk>(
         &mut self,
@@ -373,7 +377,7 @@ impl Conversation {
             None => self.place_by_client(segment, is_known),
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
-        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess.
+        // The server may yet take other bytes than those seen so far, so the protocol that they show is a guess.
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = late::NO;
         let (mut begins, mut was_http2) = (None, false);
@@ -386,12 +390,12 @@ impl Conversation {
                 begins = Some(is::OPEN | is::FIRST | if is_again { is::DOUBTED } else { 0 });
             }
             Place::Middle => begins = Some(is::OPEN | is::UNSEEN),
-            // Counted is what comes to its beginning, and here what can be told for certain.
+            // The segment at the connection's beginning is counted when it arrives. Here, only certain requests count.
             Place::MiddleOfFirst => begins = Some(is::UNSEEN),
             Place::Next(received) => {
                 fresh.skip(received);
                 self.next = end;
-                // What was seen before this the server may get otherwise.
+                // The server may receive other bytes than those that were seen before this segment.
                 if self.speaks == speaks::CLEAR && peer.is_some_and(|peer| peer.received != fresh.sequence) {
                     self.split_len = 0;
                 }
@@ -401,7 +405,7 @@ impl Conversation {
                 self.leave_out(left_out, fresh.sequence, end, peer.is_some());
             }
             Place::InHole => {
-                // What overlaps its end is the newest as well.
+                // A segment that overlaps the hole's end is also the newest one.
                 is_late = passed(self.next, end) as u8 * late::IN_HOLE;
                 self.fill(segment.sequence, end);
             }
@@ -455,7 +459,8 @@ impl Conversation {
         })
     }
 
-    /// The second half: how many requests begin in it, by what is spoken.
+    /// Judges the payload by the protocol: the second half of [`Conversation::turn`]. Returns the number of requests
+    /// that begin in the payload.
     #[inline(always)]
     pub fn speak<F: Walk>(&mut self, frame: &F, entered: &mut Entered) -> u32 {
         let is_late = entered.is_late != late::NO;
@@ -477,21 +482,20 @@ impl Conversation {
         if is_late && is_other {
             self.lose();
         } else if is_late {
-            // It was judged by itself, and its successors go on from where they are.
+            // The late segment was judged by itself. Later segments continue from the saved state.
             (self.record_left, self.split, self.split_len) = (entered.record_left, entered.split, entered.split_len);
             self.is = self.is & !(is::CUT | is::EARLY) | entered.is;
         }
         requests
     }
 
-    /// Whether it is not known what it speaks, as its beginning was not seen.
+    /// Returns whether the protocol is unknown because the connection's beginning was not seen.
     #[inline(always)]
     const fn is_unseen_clear(&self) -> bool {
         self.speaks == speaks::CLEAR && self.has(is::UNSEEN)
     }
 
-    /// What it speaks, where its beginning was not seen and its payload looks like a record of TLS, or like a frame of
-    /// HTTP/2.
+    /// Sets the protocol of a connection whose beginning was not seen, by a TLS record or an HTTP/2 frame.
     #[inline(always)]
     fn guess<F: Frame>(&mut self, frame: &F, fresh: Fresh, record: Option<Record>) {
         if record.is_some() {
@@ -503,7 +507,7 @@ impl Conversation {
         }
     }
 
-    /// Makes it the conversation that begins with this segment, or with this record of TLS, before it is judged.
+    /// Resets the state to a connection that begins with this segment or TLS record, before that is judged.
     #[inline(always)]
     fn begin<F: Frame>(&mut self, frame: &F, fresh: Fresh, record: Option<Record>, end: u32, is: u16) {
         *self = Self {
@@ -515,7 +519,7 @@ impl Conversation {
             hole_end: end,
             control_at: fresh.said,
             is,
-            // Before its first byte is nothing; before what was not seen, something.
+            // No byte comes before the first one. Unseen bytes before it count as unknown.
             split_len: (is & is::UNSEEN == 0) as u8,
             ..Self::default()
         };
@@ -534,14 +538,13 @@ impl Conversation {
         }
     }
 
-    /// A first fragment of it comes: what was seen before it the server may have otherwise, and what is seen before
-    /// the last one.
+    /// Records a first fragment. The server may have received other bytes than those seen up to the last fragment.
     #[inline(always)]
     pub const fn come_in_fragments(&mut self, is_known: bool) {
         self.also |= also::IN_FRAGMENTS | if is_known { 0 } else { also::UNREAD };
     }
 
-    /// The first byte that the client has not sent yet.
+    /// Returns the sequence number of the first byte that the client has not sent yet.
     #[inline(always)]
     pub const fn next(&self) -> u32 {
         self.next
@@ -553,14 +556,14 @@ impl Conversation {
         self.split_len = 0;
     }
 
-    /// A turn began, and was counted.
+    /// Records that a turn began and was counted.
     #[inline(always)]
     const fn counted(&mut self, moment: Moment) {
         self.is &= !(is::OPEN | is::FIRST);
         self.turned(moment);
     }
 
-    /// A turn began.
+    /// Records that a turn began, without counting a request.
     #[inline(always)]
     const fn turned(&mut self, moment: Moment) {
         self.is &= !is::IN_BODY;
@@ -568,8 +571,8 @@ impl Conversation {
         self.counted_at = moment.sequence;
     }
 
-    /// How many bytes the server has said since the newest request, as far as 32 bits tell; none where it says that it
-    /// has said somewhat less, as what comes late does.
+    /// Returns the number of bytes that the server has sent since the newest request, modulo 2^32. Returns 0 if `said`
+    /// is slightly older than that request, as for a late segment.
     #[inline(always)]
     const fn heard_since(&self, said: u32) -> u32 {
         let since = said.wrapping_sub(self.heard);
@@ -581,13 +584,13 @@ impl Conversation {
         self.is & what != 0
     }
 
-    /// Whether it is a guess that it is within a record.
+    /// Returns whether the connection may not be inside a record: that is a guess, or fragments came.
     #[inline(always)]
     const fn may_be_in_none(&self) -> bool {
         self.is_guessed() || self.also & also::IN_FRAGMENTS != 0
     }
 
-    /// Whether it is a guess where its records or frames begin.
+    /// Returns whether the positions of its records or frames are a guess.
     #[inline(always)]
     const fn is_guessed(&self) -> bool {
         self.has(is::UNSEEN | is::CUT)

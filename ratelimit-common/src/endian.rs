@@ -1,4 +1,4 @@
-//! Which machines this is for. In a file of its own, which a test compiles for others.
+//! Check for a supported byte order. It is in a file of its own, which a test compiles for other machines.
 
 #[cfg(target_endian = "big")]
 compile_error!(

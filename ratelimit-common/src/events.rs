@@ -1,29 +1,29 @@
-//! Which events are sent to the daemon: how many of a kind each CPU may, and that the others are counted. What an
-//! event is, is in [`crate::layout::Event`]; when one begins, in [`crate::hold`].
+//! Budget for the events that each CPU sends to the daemon, by kind, and the count of all others.
+//! [`crate::layout::Event`] is the event, and [`crate::hold`] decides when one begins.
 
 use crate::admission::PERIOD_SHIFT;
 use crate::time::Nanos;
 
-/// What begins.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
     /// A limit refuses a source, for the first time in a bucket.
     Refused = 0,
-    /// The same of a rule in dry run, or of a shadow limit: it would.
+    /// A rule in dry run, or a shadow limit, would refuse a source, for the first time in a bucket.
     WouldRefuse = 1,
     /// A rule bans a source.
     Ban = 2,
 }
 
 impl Kind {
-    /// Every one, by code.
+    /// Every kind, in the order of the codes.
     pub const ALL: [Self; 3] = [Self::Refused, Self::WouldRefuse, Self::Ban];
 
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: u32 = 3;
 
-    /// The kind of a code, if it is one.
+    /// Returns the kind of a code, if it is one.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Refused),
@@ -36,29 +36,29 @@ impl Kind {
 
 const _: () = assert!(Kind::ALL.len() == Kind::COUNT as usize);
 
-/// Events of one kind that a CPU sends in a period of [`crate::admission`]: 1900 a second.
+/// Maximum number of events of one kind that a CPU sends in a period of [`crate::admission`]: 1900 a second.
 pub const BUDGET: u32 = 256;
 
-/// What became of the events of one kind on one CPU: each that began is in `sent` or in `lost`.
+/// Tally of the events of one kind on one CPU. Each event that began is counted in `sent` or in `lost`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EventTally {
-    /// Which period it is.
+    /// Number of the current period.
     pub period: u64,
-    /// Events that are, or were, in the ring.
+    /// Number of events that were put into the ring.
     pub sent: u64,
-    /// Events that are not, for the budget or for want of room.
+    /// Number of events that were not sent, since the budget was spent or the ring was full.
     pub lost: u64,
-    /// Of the period's budget.
+    /// Number of events in the current period, out of [`BUDGET`].
     pub spent: u32,
-    /// Zero.
+    /// Padding, always 0.
     pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<EventTally>() == 32);
 
 impl EventTally {
-    /// Whether the budget is for one more now, which is then spent.
+    /// Spends one event of the current period's budget. Returns false if the budget is spent.
     #[inline(always)]
     #[must_use]
     pub const fn spend(&mut self, now: Nanos) -> bool {

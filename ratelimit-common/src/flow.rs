@@ -1,73 +1,77 @@
-//! Which datagram opens a UDP flow, and which is a request. Pure: the remembered flow and the time are arguments.
+//! Classification of datagrams: which one opens a UDP flow, and which one is a request. The code is pure: the
+//! remembered flow and the time are arguments.
 //!
 //! Used only where connections or requests are counted. A flow is one (source, source port, destination port).
 //!
-//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere an
-//! attacker who wants to be miscounted would send one that looks so. There the first datagram opens, and each is a request.
+//! QUIC headers are trusted only on ports that speak QUIC. On other ports, an attacker could imitate them to be
+//! miscounted. There, the first datagram opens a flow, and each datagram is a request.
 
 use core::ops::RangeInclusive;
 
 use crate::time::{Nanos, SECOND_NS};
 
-/// A flow that was silent for this long is new again: conntrack's own time for a UDP stream
+/// Time in nanoseconds after which a silent flow is new again: conntrack's own time for a UDP stream
 /// (`nf_conntrack_udp_timeout_stream`).
 pub const IDLE_NS: u64 = 120 * SECOND_NS;
 
-/// How many QUIC Initial datagrams one handshake may take (a ClientHello of two datagrams, each sent thrice, and
-/// the acknowledgements) before the next one counts as another connection. One port so hides at most this many.
+/// Maximum number of QUIC Initial datagrams of one handshake, before the next one counts as another connection. It
+/// covers a ClientHello of two datagrams, each sent three times, and the acknowledgements. So one port hides at most
+/// this many connections.
 pub const INITIALS_PER_CONNECTION_MAX: u16 = 8;
 
-/// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62
-/// bytes as measured of Chromium and aioquic), longer a part of a body.
+/// Payload bytes of a datagram with a short QUIC header that is a request. Shorter ones are acknowledgements (30 to 62
+/// bytes, as measured with Chromium and aioquic), and longer ones are parts of a body.
 pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
 
-/// Datagrams of a flow of QUIC that are no request, of which the guard counts one.
-// The guard allows at least 16 384 counted ones, so 4.2 million: a download of 10 GB takes up to so many acknowledgements.
+/// Number of datagrams of a QUIC flow that are no requests, for which the guard counts one.
+// The guard allows at least 16 384 counted ones, so 4.2 million: a download of 10 GB takes up to that many
+// acknowledgements.
 pub const DATAGRAMS_PER_COUNTED: u16 = 256;
 
 /// Weight of a datagram that is no request.
 const WEIGHT: u16 = 2;
 /// Weight of a datagram that is part of a body.
-// An upload of 10 GB takes up to 8.4 million.
+// An upload of 10 GB takes up to 8.4 million datagrams.
 const WEIGHT_OF_BODY: u16 = 1;
-/// Weight of which the guard counts one datagram.
+/// Total weight for which the guard counts one datagram.
 const WEIGHT_COUNTED: u16 = WEIGHT * DATAGRAMS_PER_COUNTED;
 const _: () = assert!(WEIGHT_COUNTED.is_power_of_two());
 /// Lowest bit of the time, in nanoseconds, that no sender can choose.
 const CHANCE_SHIFT: u32 = 12;
 
-/// What is remembered of a UDP flow: 16 bytes.
+/// State that is remembered of a UDP flow: 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// When its newest datagram was seen, in [`Nanos`].
+    /// Time of the newest datagram, as in [`Nanos`].
     pub last_seen_ns: u64,
-    /// QUIC Initial datagrams since the flow's newest connection was counted; 0 where it is not QUIC.
+    /// Number of QUIC Initial datagrams since the flow's newest connection was counted; 0 if the flow is not QUIC.
     pub initials: u16,
-    /// Weight of the datagrams that were no request since the guard counted one, 1 at least behind any other datagram.
+    /// Weight of the datagrams without a request since the guard counted one. It is at least 1 after any other
+    /// datagram.
     pub idle: u16,
-    /// 1: the first request of the newest connection was seen. Its Initial was counted for it.
+    /// 1 if the newest connection's first request was seen. Its Initial was counted for that request.
     pub asked: u16,
-    /// 1: the newest datagram was a part of a body, and so may be what comes next.
+    /// 1 if the newest datagram was part of a body, so the next one may be, too.
     pub in_body: u16,
 }
 
 const _: () = assert!(size_of::<Flow>() == 16);
 
 impl Flow {
-    /// Returns whether the guard counts the datagram by which it has become this, if that is no request.
+    /// Returns whether the guard counts the datagram that led to this state, if it is no request.
     #[inline(always)]
     pub const fn is_due(&self) -> bool {
         self.idle == 0
     }
 
-    /// Makes the guard count the datagram by which it has become this.
+    /// Makes the guard count the datagram that led to this state.
     #[inline(always)]
     pub const fn make_due(&mut self) {
         self.idle = 0;
     }
 
-    /// Adds datagrams that look like requests and charge nothing, as the rule's access log has what they ask.
+    /// Adds datagrams that look like requests but charge nothing, since the rule's access log contains their requests.
     #[inline(always)]
     pub const fn add_logged(&mut self, datagrams: u32) {
         const MOST: u32 = DATAGRAMS_PER_COUNTED as u32;
@@ -83,31 +87,31 @@ impl Flow {
     }
 }
 
-/// A datagram, as far as it matters to its flow.
+/// Facts about a datagram that matter to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Whether its destination port speaks QUIC: a flow there whose beginning was not seen is taken for it.
+    /// True if the destination port speaks QUIC. A flow whose beginning was not seen is then taken for QUIC.
     pub speaks_quic: bool,
-    /// Whether it may hold a QUIC Initial packet.
+    /// True if the datagram may hold a QUIC Initial packet.
     pub quic_initial: bool,
-    /// Whether it begins with a short header, if it is QUIC.
+    /// True if the datagram begins with a short header, in case it is QUIC.
     pub quic_short: bool,
-    /// Its payload in bytes.
+    /// Length of the payload in bytes.
     pub payload_bytes: u16,
 }
 
-/// What a datagram is to its flow.
+/// Result of judging a datagram of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whether it begins a connection.
+    /// True if the datagram opens a connection.
     pub opens: bool,
-    /// Requests that it is: 0 or 1.
+    /// Number of requests: 0 or 1.
     pub requests: u32,
-    /// What to remember once it is admitted.
+    /// State to remember once the datagram is admitted.
     pub newest: Flow,
 }
 
-/// Judges one datagram of the flow last remembered as `known`.
+/// Judges one datagram of the flow with the remembered state `known`.
 #[inline(always)]
 pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     let is_known = match known {
@@ -120,8 +124,8 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     }
     let flow = match known {
         Some(flow) if is_known => flow,
-        // In the middle of a QUIC connection: its first request was before. By chance its first datagram is counted, as
-        // many flows of one each would not be counted otherwise.
+        // The flow is in the middle of a QUIC connection, whose first request was earlier. A random share of first
+        // datagrams is counted. Otherwise many flows of one datagram each would never count.
         Some(_) | None => {
             #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
             let idle = (now.0 >> CHANCE_SHIFT) as u16 & (WEIGHT_COUNTED - 1);
@@ -140,7 +144,7 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     step
 }
 
-/// Judges a datagram on a port that speaks QUIC, but for the guard and the time.
+/// Judges a datagram on a port that speaks QUIC, apart from guard and time.
 #[inline(always)]
 fn step_of_quic(flow: Flow, is_known: bool, datagram: Datagram) -> Step {
     let Datagram { quic_initial, quic_short, payload_bytes, .. } = datagram;
@@ -254,7 +258,7 @@ mod tests {
     fn where_no_quic_is_spoken_nothing_that_looks_like_it_sets_the_next_datagram_free() {
         let elsewhere = |datagram| Datagram { speaks_quic: false, ..datagram };
         assert_eq!(requests(&[INITIAL, short(33), short(33)].map(elsewhere)), 3);
-        // Nor what it was while its port spoke QUIC.
+        // The state from when the port spoke QUIC has no effect either.
         let known = Flow { last_seen_ns: NOW.0, initials: 3, idle: 9, asked: 1, in_body: 1 };
         let step = step(Some(known), NOW, elsewhere(short(1200)));
         assert_eq!((step.opens, step.requests, step.newest.initials, step.newest.asked), (false, 1, 0, 0));
@@ -264,7 +268,8 @@ mod tests {
         step.requests == 0 && step.newest.is_due()
     }
 
-    /// Sends datagrams of one size on a known flow. Returns the number that the guard counts, and that of requests.
+    /// Sends datagrams of one size on a known flow. Returns the number that the guard counts, and the number of
+    /// requests.
     fn counted(payload_bytes: u16, datagrams: u64) -> (u32, u32) {
         let mut flow = step(None, NOW, INITIAL).newest;
         let (mut guarded, mut requests) = (0, 0);
@@ -300,10 +305,10 @@ mod tests {
     #[test]
     fn downloads_uploads_and_calls_stay_within_the_least_that_the_guard_allows() {
         use crate::verification::GUARDED_SEGMENTS_MIN;
-        // 9 GB, of which each second packet of 1200 bytes is acknowledged.
+        // 9 GB, with an acknowledgement for every second packet of 1200 bytes.
         let download = counted(40, (9_u64 << 30) / 1_200 / 2).0;
         let upload = counted(1_200, (9_u64 << 30) / 1_200).0;
-        // An hour of 300 packets a second.
+        // One hour of 300 packets a second.
         let call = counted(1_100, 300 * 3_600).0;
         for (what, guarded) in [("download", download), ("upload", upload), ("call", call)] {
             assert!(u64::from(guarded) < GUARDED_SEGMENTS_MIN, "{what}: {guarded}");

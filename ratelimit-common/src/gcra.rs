@@ -1,34 +1,35 @@
-//! The generic cell rate algorithm: a leaky bucket that drains evenly, in one word.
+//! Generic cell rate algorithm: a leaky bucket that drains evenly, in one word.
 //!
-//! The word is the theoretical arrival time: when the bucket will be empty, if nothing more comes. What a charge costs
-//! is the time that its amount takes to drain; it is admitted while the bucket then is at most the burst deep. The word
-//! changes only by compare-and-exchange, and the count that decides is the one that was exchanged.
+//! The word is the theoretical arrival time: the time at which the bucket is empty if nothing more arrives. A charge
+//! costs the time that its amount takes to drain. It is admitted if the bucket is then at most as deep as the burst.
+//! The word changes only by compare-and-exchange, and the decision is based on the word that was exchanged.
 //!
-//! Costs are rounded up to a nanosecond, so a rate is never exceeded, and missed by less than a nanosecond a charge.
+//! Costs are rounded up to a nanosecond. So a rate is never exceeded, and each charge costs less than a nanosecond too
+//! much.
 
 use crate::time::Nanos;
 use crate::window::{Admitted, CELLS, Cells, Charge};
 
-/// Where the word is among a window's.
+/// Index of the word in a window.
 const WORD: usize = 0;
 
-/// The largest amount of one charge: longer than any packet. // 2^17 times a day of 2^46.3 ns fits a word
+/// Largest amount of one charge, longer than any packet. 2^17 times a day of 2^46.3 ns fits a word.
 pub const AMOUNT_MAX: u64 = (1 << 17) - 1;
 
-/// One limit's arithmetic.
+/// Arithmetic of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Drains in `window_ns`; 0 admits nothing.
+    /// Amount that drains in `window_ns`; 0 admits nothing.
     pub amount: u64,
-    /// Nanoseconds, at most a day.
+    /// Length of the window in nanoseconds, at most a day.
     pub window_ns: u64,
-    /// Depth of the bucket, as the time that it takes to drain: nanoseconds.
+    /// Depth of the bucket, as the nanoseconds that it takes to drain.
     pub burst_ns: u64,
 }
 
 impl Rate {
-    /// How long `amount`, of which [`AMOUNT_MAX`] count, takes to drain, rounded up; without end where nothing
-    /// drains.
+    /// Returns the nanoseconds that `amount`, at most [`AMOUNT_MAX`], takes to drain, rounded up. Returns `u64::MAX` if
+    /// nothing drains.
     #[inline(always)]
     pub const fn cost_ns(self, amount: u64) -> u64 {
         if self.amount == 0 {
@@ -40,7 +41,7 @@ impl Rate {
         if quotient * self.amount < product { quotient + 1 } else { quotient }
     }
 
-    /// The word after `amount` more at `now`; none if that is over the limit.
+    /// Returns the word after `amount` more at `now`; None if that is over the limit.
     #[inline(always)]
     pub const fn next(self, word: u64, now: Nanos, amount: u64) -> Option<u64> {
         let start = if word > now.0 { word } else { now.0 };
@@ -48,7 +49,8 @@ impl Rate {
         if next - now.0 <= self.burst_ns { Some(next) } else { None }
     }
 
-    /// When `amount` is within the limit, if nothing else is charged; none if it never is.
+    /// Returns the time from which `amount` is within the limit, if nothing else is charged. Returns None if it never
+    /// is.
     pub const fn free_from(self, word: u64, now: Nanos, amount: u64) -> Option<Nanos> {
         let cost_ns = self.cost_ns(amount);
         if cost_ns > self.burst_ns {
@@ -58,7 +60,7 @@ impl Rate {
         Some(Nanos(if from > now.0 { from } else { now.0 }))
     }
 
-    /// How much of the bucket is filled at `now`, in the limit's unit, rounded up.
+    /// Returns the filled part of the bucket at `now`, in the limit's unit, rounded up.
     pub fn used(self, word: u64, now: Nanos) -> u64 {
         let left = u128::from(word.saturating_sub(now.0)) * u128::from(self.amount);
         let used = left.div_ceil(u128::from(self.window_ns.max(1)));
@@ -66,14 +68,13 @@ impl Rate {
     }
 }
 
-/// Whether `amount` would be admitted at `now`. "No" is certain; "yes" another CPU may overtake.
+/// Returns whether `amount` would be admitted at `now`. `false` is certain; another CPU may overtake `true`.
 #[inline(always)]
 pub fn is_within_limit<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> bool {
     rate.next(cells.load(WORD), now, amount).is_some()
 }
 
-/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for
-/// it.
+/// Charges `amount` at `now`, exactly. The bucket in the result is a whole window, and is not used.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
     for _ in 0..C::unknown(C::TRIES) {
@@ -87,8 +88,8 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
     Charge::Contended
 }
 
-/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which are not read. False,
-/// and nothing written, if `amount` is over the limit.
+/// Writes the word of a new bucket with `amount` charged. The other words are not read, and stay unchanged. Returns
+/// false and writes nothing if `amount` is over the limit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {
     let Some(next) = rate.next(0, now, amount) else { return false };
@@ -96,7 +97,8 @@ pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bo
     true
 }
 
-/// Takes back a charge. If [`Cells::TRIES`] tries are overtaken it stays charged: the error is on the side of refusing.
+/// Takes back a charge. If other CPUs are faster in [`Cells::TRIES`] tries, it stays charged, which can only refuse
+/// more.
 #[inline(always)]
 pub fn refund<C: Cells>(cells: &C, rate: Rate, amount: u64) {
     for _ in 0..C::unknown(C::TRIES) {
@@ -121,7 +123,7 @@ mod tests {
     }
 
     const TEN_O_CLOCK: u64 = 1_767_261_600 * SECOND_NS;
-    /// 6 in 30 seconds, and as many at once.
+    /// Limit of 6 in 30 seconds, all of which may come at once.
     const SIX: Rate = Rate { amount: 6, window_ns: 30 * SECOND_NS, burst_ns: 30 * SECOND_NS };
 
     fn admitted(words: &Words, rate: Rate, now: u64, tries: u64) -> u64 {

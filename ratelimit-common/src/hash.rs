@@ -1,14 +1,13 @@
-//! The keyed hash by which sources and connections find their place in tables: SipHash-1-3 (Aumasson and Bernstein,
-//! *SipHash: a fast short-input PRF*, INDOCRYPT 2012), as in Rust's own hash maps and in those of Linux on 64 bits
-//! (`hsiphash`).
+//! Keyed hash that places sources and connections in tables: SipHash-1-3 (Aumasson and Bernstein, *SipHash: a fast
+//! short-input PRF*, INDOCRYPT 2012). Rust's own hash maps use it, and Linux does on 64 bits (`hsiphash`).
 //!
-//! The property that the tables need: without the key, no one finds inputs that share a place more often than chance
-//! makes them, and nobody concludes from a pair that is seen to share one which others do. A pseudorandom function has
-//! it. SipHash is designed as one, and no attack on SipHash-1-3 that does better than chance is published. What is
-//! merely universal has half of it: no pair collides under every key, but one learned collision gives others, by
-//! adding the same to both.
+//! The tables need two properties against senders without the key. Chosen inputs must share a place no more often than
+//! by chance. A pair that is seen to share a place must tell nothing about other pairs. A pseudorandom function has
+//! both properties. SipHash is designed as one, and no published attack on SipHash-1-3 does better than chance. A
+//! merely universal hash has only half of them: no pair collides under every key, but one learned collision gives
+//! others, by adding the same number to both inputs.
 
-/// The key: 128 random bits of the kernel.
+/// Key of the hash: 128 random bits from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct HashKey(pub [u64; 2]);
@@ -16,52 +15,54 @@ pub struct HashKey(pub [u64; 2]);
 const _: () = assert!(size_of::<HashKey>() == 16);
 
 impl HashKey {
-    /// The hash of two words. They are the shortest of these messages that holds them, so no two pairs are the same
-    /// message: 4 bytes of `a` and 3 of `b`; 8 and 7; 8 and 8. // an IPv4 source with its port and kind is 7 bytes: 4
-    /// rounds and not 6
+    /// Returns the hash of two words. The message is the shortest of three formats that holds them: 4 bytes of `a` and
+    /// 3 of `b`, 8 and 7, or 8 and 8. So no two pairs have the same message. An IPv4 source with its port and kind
+    /// takes 7 bytes, which need 4 rounds instead of 6.
     #[inline(always)]
     pub const fn hash(self, a: u64, b: u64) -> u64 {
         let Self([k0, k1]) = self;
         sip_1_3(k0, k1, a, b)
     }
 
-    /// A key of its own for [`spread`], which tells nothing of this one.
+    /// Returns a separate key for [`spread`], which reveals nothing about this one.
     #[inline(always)]
     pub const fn of_places(self) -> u64 {
         self.hash(0, PLACES)
     }
 
-    /// The same where it is, for what nearly every packet asks: in the kernel a call takes as long as the hash.
+    /// Returns the hash like [`HashKey::hash`], but inlined, for lookups of nearly every packet. In the kernel, a call
+    /// takes as long as the hash.
     #[inline(always)]
     pub const fn hash_here(self, a: u64, b: u64) -> u64 {
         State::sip::<1, 3>(self.0, a, b)
     }
 }
 
-/// What is hashed for the key of [`spread`]: nothing else is hashed with these bits.
+/// Bit that marks the hash for the key of [`spread`]. No other hash has it.
 const PLACES: u64 = 1 << 42;
 
-/// A place for a word of 32 bits in a table whose words tell whose they are. No pseudorandom function: who shares a
-/// place with another costs him a look-up, and decides nothing. // two multiplications
+/// Returns a place for a 32-bit word in a table whose entries hold the word itself. It costs two multiplications. It is
+/// no pseudorandom function: a shared place costs a lookup, and decides nothing.
 #[inline(always)]
 pub const fn spread(key: u64, word: u32) -> u64 {
     let once = (word as u64 ^ key >> 32).wrapping_mul(key | 1);
     (once ^ once >> 32).wrapping_mul(key | 1) >> 32
 }
 
-/// A function of its own in the kernel, where its words would take half of its caller's stack.
+/// Computes the hash. In the kernel, this is a function of its own, since its words would take half of the caller's
+/// stack.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline(always))]
 const fn sip_1_3(k0: u64, k1: u64, a: u64, b: u64) -> u64 {
     State::sip::<1, 3>([k0, k1], a, b)
 }
 
-/// SipHash's four words.
+/// State of SipHash: four words.
 #[derive(Clone, Copy)]
 struct State([u64; 4]);
 
 impl State {
-    /// The hash.
+    /// Returns the hash of the message for `a` and `b`.
     #[inline(always)]
     const fn sip<const COMPRESSIONS: usize, const FINALIZATIONS: usize>([k0, k1]: [u64; 2], a: u64, b: u64) -> u64 {
         let mut state = State([
@@ -70,7 +71,7 @@ impl State {
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,
         ]);
-        // The last word of a message has its length in the upper byte.
+        // The upper byte of a message's last word is the message's length.
         let last = if a >> 32 | b >> 24 == 0 {
             7 << 56 | b << 32 | a
         } else {
@@ -87,7 +88,7 @@ impl State {
         v0 ^ v1 ^ v2 ^ v3
     }
 
-    /// With one word of the message.
+    /// Returns the state after one word of the message.
     #[inline(always)]
     const fn absorb<const ROUNDS: usize>(self, word: u64) -> Self {
         let Self([v0, v1, v2, v3]) = self;
@@ -130,17 +131,17 @@ mod tests {
 
     use super::*;
 
-    /// The bytes 0 to 15, as in every reference's vectors.
+    /// The key bytes 0 to 15, as in all reference vectors.
     const REFERENCE: HashKey = HashKey([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
 
-    /// The first bytes of 0, 1, 2 and so on as the two words of their message.
+    /// Words of the message 0, 1, 2 and so on, for each length in bytes.
     const MESSAGES: [(usize, u64, u64); 3] = [
         (7, 0x0302_0100, 0x06_0504),
         (15, 0x0706_0504_0302_0100, 0x0e_0d0c_0b0a_0908),
         (16, 0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908),
     ];
 
-    /// Xorshift, for keys and words.
+    /// Xorshift generator for keys and words.
     struct Words(u64);
 
     impl Words {
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn it_is_siphash_with_one_and_three_rounds() {
-        // As Rust's core tests its own SipHash-1-3.
+        // Vectors of the SipHash-1-3 tests in Rust's core library.
         let known = [0xd392_7d98_9bb1_1140, 0xd320_d86d_2a51_9956, 0xcc4f_dd1a_7d90_8b66];
         for ((bytes, a, b), known) in MESSAGES.into_iter().zip(known) {
             assert_eq!(REFERENCE.hash(a, b), known, "{bytes} bytes");
@@ -167,8 +168,8 @@ mod tests {
 
     #[test]
     fn with_the_rounds_of_the_paper_it_has_the_paper_s_values() {
-        // vectors.h of the reference implementation of SipHash-2-4; the one of 15 bytes is also in the paper, appendix
-        // A.
+        // File vectors.h of the reference implementation of SipHash-2-4. The value for 15 bytes is also in the paper,
+        // appendix A.
         let known = [0xab02_00f5_8b01_d137, 0xa129_ca61_49be_45e5, 0x3f2a_cc7f_57c2_9bdb];
         for ((bytes, a, b), known) in MESSAGES.into_iter().zip(known) {
             assert_eq!(State::sip::<2, 4>(REFERENCE.0, a, b), known, "{bytes} bytes");
@@ -214,10 +215,10 @@ mod tests {
     #[test]
     fn no_difference_of_two_inputs_leads_to_one_hash_under_every_key_or_under_many() {
         const KEYS: usize = 2000;
-        /// Of the 64 bits, those that tell the place in a table of 2^16.
+        /// Mask of the bits that choose the place in a table of 2^16.
         const PLACES: u64 = 0xffff;
         let one_bit = (0..64).flat_map(|bit| [(1 << bit, 0), (0, 1 << bit)]);
-        // The first is that by which any two inputs had one hash under any key, with what this hash was before.
+        // With the hash that was used before, the first difference gave one hash for any two inputs, under any key.
         let differences: Vec<(u64, u64)> = [(1 << 63, 1 << 63 | 1 << 31), (1 << 31, 1 << 31), (u64::MAX, u64::MAX)]
             .into_iter()
             .chain(one_bit)
@@ -241,7 +242,7 @@ mod tests {
         let (mut words, mut shared, mut asked) = (Words(3), 0, 0_u64);
         while asked < 20_000 {
             let (key, a, other, b) = (words.key(), words.next(), words.next(), words.next() >> 40);
-            // What a linear hash would give away: the same difference elsewhere, by adding and by flipping.
+            // Differences that a linear hash would reveal: the same one elsewhere, by addition and by flipped bits.
             let Some(other) =
                 (0..5000).map(|by| other.wrapping_add(by)).find(|&of| (key.hash(of, b) ^ key.hash(a, b)) & PLACES == 0)
             else {

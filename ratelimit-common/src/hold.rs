@@ -1,8 +1,8 @@
-//! Holding a source to the limits of a rule: checking, charging, refusing, banning, and counting for shadow limits.
-//! Which rule that is, and what the packet charges, is found out before.
+//! Enforcement of a rule's limits on a source: checking, charging, refusing, banning, and counting for shadow limits.
+//! The rule and the packet's charges are determined before.
 //!
-//! Written once, over a [`State`]: in the kernel that is maps, and what has to be a function of its own there is a
-//! method that calls one; elsewhere it is memory.
+//! The code is generic over a [`State`]. In the kernel, a state is maps, and a method calls a separate function where
+//! the verifier needs one. Elsewhere, it is memory.
 
 use crate::gcra;
 use crate::layout::{self, LIMITS_MAX, LOGGED_REQUESTS, Rule, SHADOWS_MAX, Unit};
@@ -35,17 +35,17 @@ pub use state::{Banned, GateBypass, Inserted, State, Window};
 pub use tell::{tell, tell_step, window_used};
 pub use verify::verify;
 
-/// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
+/// Returns whether a rule is plain: its one limit alone decides, so it is charged without a check before.
 pub const fn is_plain(rule: &Rule) -> bool {
     rule.limits_len == 1 && !rule.has_groups() && decides_by_limits(rule)
 }
 
-/// Whether a rule does nothing beside what its limits say.
+/// Returns whether a rule's limits alone decide: it has no shadow limits, no bans, no `refuse_all` and no access log.
 const fn decides_by_limits(rule: &Rule) -> bool {
     rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0 && !has_logged(rule)
 }
 
-/// Returns whether some limits of the rule are charged from an access log alone.
+/// Returns whether some limits of the rule are charged only from an access log.
 const fn has_logged(rule: &Rule) -> bool {
     let mut position = 0;
     while position < LIMITS_MAX {
@@ -57,8 +57,8 @@ const fn has_logged(rule: &Rule) -> bool {
     false
 }
 
-/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
-/// guards and the source is suspect.
+/// Returns whether the rule ignores segments without payload that open no connection. The exception is a suspect source
+/// under a rule with a guard.
 pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let counts_none =
         |limit: &layout::Limit| [Unit::Requests as u8, Unit::Connections as u8, LOGGED_REQUESTS].contains(&limit.unit);
@@ -70,7 +70,7 @@ pub fn ignores_acknowledgements(rule: &Rule) -> bool {
         && limits.all(counts_none)
 }
 
-/// Holds the source of the packet to the rule's limits.
+/// Enforces the rule's limits on the source of the packet, and returns the verdict.
 #[inline(always)]
 pub fn hold<S: State>(state: S) -> Reason {
     let (rule, charges) = (state.rule(), state.charges());
@@ -93,7 +93,7 @@ pub fn hold<S: State>(state: S) -> Reason {
     state.hold_plain()
 }
 
-/// Charges the one limit of a plain rule, which counts the packet: what that says is the verdict.
+/// Charges the one limit of a plain rule, which counts the packet. The result of the charge is the verdict.
 #[inline(always)]
 pub fn hold_plain<S: State>(state: S) -> Reason {
     let (limit, charges) = (&state.rule().limits[0], state.charges());
@@ -116,7 +116,7 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
     }
 }
 
-/// Looks at all limits before any is charged.
+/// Checks all limits before any of them is charged.
 #[inline(always)]
 fn hold_all<S: State>(state: S) -> Reason {
     let (rule, charges) = (state.rule(), state.charges());
@@ -124,7 +124,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     if rule.bans.steps_len != 0 && state.is_banned() {
         result = CheckResult::of(Reason::Banned);
     }
-    // Where everything is refused of a source over its limit, that includes unverified traffic.
+    // If everything of a source over its limit is refused, that includes unverified traffic.
     if result.is(Reason::NotCounted) && rule.refuse_all != 0 && !charges.has(is::VERIFIED) {
         result = state.check_limits(Charges::GLANCE);
     }
@@ -139,14 +139,15 @@ fn hold_all<S: State>(state: S) -> Reason {
     }
     let mut bans = rule.bans.steps_len != 0 && !rule.is_dry_run();
     if result.is(Reason::WithinLimit) {
-        // Where bans need verified traffic, only that shows that the window which banned is within the limit again.
+        // If bans need verified traffic, only such traffic shows that the window which banned is within the limit
+        // again.
         let is_admitted = !rule.evidence.any(EvidenceNeeds::BANS)
             || rule.evidence.any(EvidenceNeeds::CONNECTIONS_ALONE)
             || charges.has(is::ESTABLISHED);
         if rule.bans.steps_len != 0 && is_admitted {
             state.record_admitted();
         }
-        // The limit that another CPU has filled is not known: where bans need verified traffic, the next packet bans.
+        // A limit that another CPU has filled is unknown here. If bans need verified traffic, the next packet bans.
         bans &= !rule.evidence.any(EvidenceNeeds::BANS);
         let is_by_group;
         (reason, is_by_group) = state.charge_all(result);
@@ -158,10 +159,10 @@ fn hold_all<S: State>(state: S) -> Reason {
         let established = if charges.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
         state.ban_source(result.at().0 | established);
     }
-    // Whatever the limits say: what a wider one would pass counts too.
+    // Shadow limits count whatever the limits decide: a wider limit would have passed the packet.
     if rule.shadows_len != 0 && !matches!(reason, Reason::Banned) {
         if result.is(Reason::NotCounted) {
-            // What only shadow limits count is sampled too, and not admitted by another packet's sample.
+            // Packets that only shadow limits count are sampled too. Another packet's sample does not admit them.
             let _whatever = new_source_gate(state, GateBypass::None);
         }
         state.charge_shadows();
@@ -169,7 +170,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     reason
 }
 
-/// The first of the rule's limits, so many, and their positions.
+/// Returns the first `count` limits of the rule, with their positions.
 #[inline(always)]
 fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &layout::Limit)> {
     let most = S::Window::unknown(LIMITS_MAX);
@@ -178,11 +179,11 @@ fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &
         .map(|position| (position, &rule.limits[position & (LIMITS_MAX - 1)]))
 }
 
-/// Checks whether the packet is within every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may
-/// be overtaken by another CPU, anything else stands. Or charges them all: [`CheckResult::CHARGED`]. Groups come last,
-/// in this and in [`charge_all`].
+/// Checks whether the packet is within every limit that counts it, and changes nothing. Another CPU may overtake
+/// [`Reason::WithinLimit`]; any other result stands. If the limits can be charged at once, charges them all and returns
+/// [`CheckResult::CHARGED`]. Groups come last, here and in [`charge_all`].
 ///
-/// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
+/// The coarse clock is used. It is never ahead, so a refused packet is over the limit, or was within the last tick.
 #[inline(always)]
 pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     let rule = state.rule();
@@ -191,7 +192,7 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     }
     let mut result = CheckResult::of(Reason::NotCounted);
     for (position, _) in limits::<S>(rule, rule.limits_len.into()) {
-        // A source that is sampled out is held to its groups alone.
+        // A source that is sampled out is checked against its groups only.
         if result.is(Reason::NotAdmitted) && position < rule.own_len.into() {
             continue;
         }
@@ -201,18 +202,18 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
             break;
         }
     }
-    // It is not remembered. Its groups are, and are charged what new sources have of them too.
+    // A source that is sampled out gets no windows. Its groups have windows, and are charged for its packets too.
     if result.is(Reason::NotAdmitted) && rule.has_groups() { CheckResult::of(Reason::WithinLimit) } else { result }
 }
 
-/// [`check_limits`] of the limit at this position, after those before it have found this.
+/// Checks the limit at this position like [`check_limits`]. `before` is the result of the limits before it.
 #[inline(always)]
 pub fn check_limit<S: State>(state: S, position: usize, charges: Charges, before: Reason) -> CheckResult {
     let rule = state.rule();
     let limit = &rule.limits[position & (LIMITS_MAX - 1)];
     let (amount, side) = state.charged_by(charges, limit);
-    // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
-    // What the log says of a source refuses any of its requests.
+    // A glance skips connection limits, whose one window counts all traffic: they are checked with the packet's own
+    // charges, or the wrong limit would refuse. Charges from the log refuse any of the source's requests.
     let is_logged = limit.unit == LOGGED_REQUESTS && charges.requests != 0;
     if amount == 0 && rule.refuse_all == 0 && !is_logged
         || charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8
@@ -235,7 +236,7 @@ fn check_window<S: State>(
     before: Reason,
 ) -> CheckResult {
     let side = at.side();
-    // Where no limit is of the source itself, the group is who is new.
+    // If no limit counts the source itself, the group is the new source.
     if amount != 0
         && matches!(before, Reason::NotCounted)
         && let Some(reason) = gate(state, bypass(limit.amount_on(side), amount, charges))
@@ -253,14 +254,14 @@ fn check_window<S: State>(
     CheckResult::of(if amount == 0 || matches!(before, Reason::NotAdmitted) { before } else { Reason::WithinLimit })
 }
 
-/// The gate for new sources: why the packet is sampled out or refused, if it is.
+/// Asks the gate for new sources. Returns the reason if the packet is sampled out or refused.
 #[inline(always)]
 fn new_source_gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
     if state.gates_new_sources() { state.new_source_gate(bypass) } else { None }
 }
 
-/// Asks [`new_source_gate`] about a packet that charges a limit. A datagram that is no request passes where the gate
-/// would refuse it, and opens no window.
+/// Asks [`new_source_gate`] about a packet that charges a limit. If the gate would drop a datagram that is no request,
+/// it passes instead and opens no window.
 #[inline(always)]
 fn gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
     let reason = new_source_gate(state, bypass)?;
@@ -268,8 +269,8 @@ fn gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
     Some(if is_no_request && matches!(reason.action(), Action::Drop) { Reason::NotAdmitted } else { reason })
 }
 
-/// Why the packet bypasses the gate for new sources. It was gated already; or it is of an established connection,
-/// which is no part of a flood; or it charges more than the limit, and so opens no window.
+/// Returns why the packet bypasses the gate for new sources. Either the gate has seen it, or it belongs to an
+/// established connection, which is no part of a flood. Or it charges more than the limit, and so opens no window.
 #[inline(always)]
 const fn bypass(most: u64, amount: u64, charges: Charges) -> GateBypass {
     if charges.has(is::ASKED) {
@@ -281,7 +282,7 @@ const fn bypass(most: u64, amount: u64, charges: Charges) -> GateBypass {
     }
 }
 
-/// Whether so much more is within the limit of this window.
+/// Returns whether `amount` more is within the limit of this window.
 #[inline(always)]
 fn is_within_limit<S: State>(state: S, window: S::Window, limit: &layout::Limit, side: Side, amount: u64) -> bool {
     let now = time_to_look_at(state, limit);
@@ -292,15 +293,16 @@ fn is_within_limit<S: State>(state: S, window: S::Window, limit: &layout::Limit,
     }
 }
 
-/// A leaky bucket filled since the last tick was filled later than the coarse clock says, and would seem too full.
+/// Returns the time for a check. A leaky bucket needs the precise clock: by the coarse one, a charge since the last
+/// tick would lie in the future and make the bucket seem too full.
 #[inline(always)]
 fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
     if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
 }
 
-/// Charges every limit of the rule that counts the packet, unless [`check_limits`] has. A charge that one of them refuses
-/// after all, because another CPU was faster, is taken back from the others. What the source's own limits do not admit
-/// is not charged to groups: whether it was they that decided is told beside the reason.
+/// Charges every limit of the rule that counts the packet, unless [`check_limits`] has. If a limit refuses after all,
+/// because another CPU was faster, the charges to the others are refunded. Groups are charged only if the source's own
+/// limits admit the packet. Returns the reason, and whether the groups decided.
 #[inline(always)]
 pub fn charge_all<S: State>(state: S, checked: CheckResult) -> (Reason, bool) {
     let reason = state.charge_own(checked);
@@ -308,7 +310,7 @@ pub fn charge_all<S: State>(state: S, checked: CheckResult) -> (Reason, bool) {
     if goes_on && state.rule().has_groups() { (state.charge_groups(reason), true) } else { (reason, false) }
 }
 
-/// [`charge_all`] of the limits that are of the source itself.
+/// Charges the limits of the source itself, for [`charge_all`].
 #[inline(always)]
 pub fn charge_own<S: State>(state: S, checked: CheckResult) -> Reason {
     if checked == CheckResult::CHARGED {
@@ -322,7 +324,7 @@ pub fn charge_own<S: State>(state: S, checked: CheckResult) -> Reason {
             continue;
         }
         let charged = state.charge(At::new(position, side), amount);
-        // Bucket 0 is none.
+        // Bucket 0 stands for none.
         state.keep_charged(position, charged.bucket().unwrap_or(0));
         reason = match of_charge(charged, side) {
             Some(Reason::OverLimit | Reason::Guard) if side == Side::Attempts => continue,
@@ -341,7 +343,7 @@ pub fn charge_own<S: State>(state: S, checked: CheckResult) -> Reason {
     reason
 }
 
-/// Takes back what the rule's limits before this position were charged.
+/// Refunds the charges to the rule's limits before this position.
 #[inline(always)]
 pub fn refund_before<S: State>(state: S, refused_by: usize) {
     let rule = state.rule();
@@ -354,7 +356,7 @@ pub fn refund_before<S: State>(state: S, refused_by: usize) {
     }
 }
 
-/// Charges the rule's shadow limits, each for itself.
+/// Charges the rule's shadow limits, each independently.
 #[inline(always)]
 pub fn charge_shadows<S: State>(state: S) {
     let rule = state.rule();
@@ -371,7 +373,7 @@ pub fn charge_shadows<S: State>(state: S) {
     }
 }
 
-/// The reason of what a charge has come to, where it was not admitted.
+/// Returns the reason for a charge that was not admitted; None if it was.
 #[inline(always)]
 const fn of_charge(charged: Charged, side: Side) -> Option<Reason> {
     if charged.bucket().is_some() {
@@ -386,13 +388,13 @@ const fn of_charge(charged: Charged, side: Side) -> Option<Reason> {
     })
 }
 
-/// How often remembering, settling and charging are retried: as often as all tries of a charge take, and two more for
-/// a bucket that turns or a source that is evicted.
+/// Returns the number of retries for opening, settling and charging a window. It allows all tries of a charge, and two
+/// more for a bucket that turns or a source that is evicted.
 const fn retries_max(tries: usize) -> usize {
     window::TRIES_MAX / tries + 2
 }
 
-/// Charges one limit, with what the charge needs before, and retries where another CPU was faster.
+/// Charges one limit, opens or settles its window if necessary, and retries if another CPU was faster.
 #[inline(always)]
 pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
@@ -400,8 +402,8 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
         let charged = match state.window(at.slot(limit)) {
             Some(window) => {
                 let charged = window.charge(limit, at.side(), state.precise(), amount);
-                // The second charge of all settles, and so does the first one of each later bucket. The filter holds
-                // a source for a generation, which is longer than what is charged to the bucket counts.
+                // The second charge of all settles, and so does the first one of each later bucket. The filter keeps a
+                // source for a generation, which is longer than a charge to the bucket counts.
                 if let Some(bucket) = charged.to_settle() {
                     window.settle_before(limit, BucketIndex(bucket));
                     state.make_known();
@@ -422,7 +424,7 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                 if let Some(charged) = state.refuses_insertion() {
                     return charged;
                 }
-                // Otherwise its next packet would be one more new source, of which the rule admits only so many.
+                // Otherwise its next packet would count as one more new source, and the rule admits a limited number.
                 if state.rule().new_sources != 0 {
                     state.make_known();
                 }
@@ -436,7 +438,7 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
             }
         };
         match charged {
-            // Another CPU charged or remembered it in between.
+            // Another CPU charged the window or opened it in between.
             Charged::NOT_KNOWN | Charged::CONTENDED => {}
             charged => return charged,
         }
@@ -444,11 +446,11 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
     Charged::CONTENDED
 }
 
-/// What a charge to this bucket has to be followed by.
+/// Does what has to follow a charge to this bucket: makes the source known, and tells other hosts.
 #[inline(always)]
 fn news<S: State>(state: S, at: At, charged: Charged, bucket: u64) {
     if charged.is_fresh() {
-        // Once more, as an insertion is lost where another CPU inserts at the same time.
+        // Repeated, since an insertion is lost if another CPU inserts at the same time.
         state.make_known();
     }
     if charged.is_step() {
@@ -456,11 +458,12 @@ fn news<S: State>(state: S, at: At, charged: Charged, bucket: u64) {
     }
 }
 
-/// The most that the coarse clock lags, with ticks that a kernel counts late. // it mends that after five of them
+/// Maximum lag of the coarse clock: a kernel may count ticks late, and corrects that after five of them.
 const COARSE_LAG_NS: u64 = SECOND_NS / 4;
 
-/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one,
-/// in one try: [`Charged::CONTENDED`] where that does not admit it. Then [`charge_with_retry`] says what is so.
+/// Charges an existing window in one try, by the coarse clock. Requires that the coarse and the precise clock are
+/// surely in one bucket. Returns [`Charged::CONTENDED`] if the charge is not admitted; [`charge_with_retry`] then
+/// decides.
 #[inline(always)]
 pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::CONTENDED };
@@ -477,10 +480,10 @@ pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     }
 }
 
-/// A bucket that holds at most so many times the charge is fresh.
+/// Factor of the charge up to which a bucket's count is fresh.
 const LITTLE: u64 = 8;
 
-/// Charges one limit's window.
+/// Charges the window of one limit.
 #[inline(always)]
 pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> Charged {
     let bucket = now.bucket(limit.bucket_ns);
@@ -502,14 +505,14 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
     }
 }
 
-/// What a charge has come to that was admitted.
+/// Returns the result of a charge that was admitted.
 #[inline(always)]
 const fn admitted(limit: &layout::Limit, charge: Admitted, amount: u64) -> Charged {
     let is_little = charge.own <= amount.saturating_mul(LITTLE);
     Charged::to(charge.bucket.0, limit.is_gcra != 0 || is_little, charge.is_step)
 }
 
-/// Whether so much more is within the limit of one window.
+/// Returns whether `amount` more is within the limit of one window.
 #[inline(always)]
 pub fn window_is_within_limit<W: Window>(
     window: W,
@@ -524,7 +527,7 @@ pub fn window_is_within_limit<W: Window>(
     }
 }
 
-/// Whether one limit's window passes so much, where the rule refuses everything of a source over its limit.
+/// Returns whether a limit's window passes `amount`, under a rule that refuses everything of a source over its limit.
 #[inline(always)]
 pub fn window_passes_refuse_all<W: Window>(
     window: W,
@@ -537,12 +540,12 @@ pub fn window_passes_refuse_all<W: Window>(
     let is_within = window.is_within_limit(limit, side, now, if amount == 0 { 1 } else { amount });
     match limit.is_gcra {
         0 => refusals.passes_refuse_all(amount, bucket, limit.full_buckets, is_within),
-        // A leaky bucket frees at any time: what is within the limit passes.
+        // A leaky bucket frees at any time, so an amount within the limit passes.
         _ => amount == 0 && !refusals.is_within(bucket, 1) || is_within,
     }
 }
 
-/// Gives the source a window that is charged already: one insertion, and no second look-up.
+/// Opens a window for the source with the first charge in it: one insertion, and no second lookup.
 #[inline(always)]
 pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
@@ -556,12 +559,12 @@ pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
         Inserted::New => Charged::to(bucket.0, false, limit.is_gcra == 0 && limit.parts.is_step(0, amount)),
         Inserted::Existed => Charged::NOT_KNOWN,
         Inserted::Refused => Charged::NOT_REMEMBERED,
-        // What is over the limit of an empty window is not worth remembering.
+        // A charge over the limit of an empty window is not worth a window.
         Inserted::Nothing => Charged::REFUSED,
     }
 }
 
-/// Takes back what one limit's window was charged.
+/// Refunds a charge to one limit's window.
 #[inline(always)]
 pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     let Some(limit) = at.limit(state.rule()) else { return };
@@ -575,8 +578,8 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     turn_back(state, at);
 }
 
-/// Writes what other hosts admitted of the source in a bucket, in units. False where it was not: the source has no
-/// window here, or not that bucket any more.
+/// Writes the amount that other hosts admitted of the source in a bucket, in units. Returns false if nothing was
+/// written: the source has no window here, or the window no longer has that bucket.
 #[inline(always)]
 pub fn write_others<S: State>(state: S, at: At, bucket: BucketIndex, units: u64) -> bool {
     let Some(limit) = at.limit(state.rule()) else { return false };

@@ -1,6 +1,6 @@
-//! Every decision of ratelimitd, the same in the kernel, in tests and on the host.
+//! Every decision of ratelimitd, identical in the kernel, in tests and on the host.
 //!
-//! Knows packets as bytes, windows as words, verdicts as values. Must not know a clock, a map, a
+//! The crate handles packets as bytes, windows as words and verdicts as values. It must not use a clock, a map, a
 //! logger, a float or an allocation: time and storage are arguments.
 #![cfg_attr(not(any(test, loom)), no_std)]
 

@@ -1,13 +1,14 @@
 //! Multiplicity of a source: number of requests that one turn of it is charged as. It exceeds 1 if the server's access
 //! log has more requests than were counted. The daemon learns it from the log, and packets read it.
 //!
-//! An element is of one source of one rule. Sources that share a place replace each other's elements, and turns of a
-//! source without an element are one request each. A rule has an element too: it says that its log is read in time.
+//! An element belongs to one source under one rule. Sources that share a place replace each other's elements. A turn of
+//! a source without an element counts as one request. A rule has an element too, which says that its log is read in
+//! time.
 
 use crate::hash::spread;
 use crate::time::Nanos;
 
-/// Number of elements of sources, a power of two.
+/// Number of elements for sources, a power of two.
 pub const SOURCE_PLACES: u32 = 1 << 16;
 
 /// Shift from nanoseconds to the unit of an element's end (1.07 s).
@@ -31,7 +32,7 @@ pub struct Multiplicity {
 
 const _: () = assert!(size_of::<Multiplicity>() == 16);
 
-/// Source, as elements tell it from others.
+/// Identifier of a source in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceName(u64);
 
@@ -42,7 +43,7 @@ impl SourceName {
         Self(words[0] ^ words[1].wrapping_mul(places | 1))
     }
 
-    /// Returns the index of its element for the rule with this row.
+    /// Returns the index of the source's element for the rule with this row.
     #[inline(always)]
     pub const fn place(self, row: u8, places: u64) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "both halves are mixed")]
@@ -74,7 +75,8 @@ impl Multiplicity {
         Self { source, word: until.0 >> END_SHIFT << END_LOW | (row as u64) << ROW_LOW | requests as u64 }
     }
 
-    /// Returns the number of requests, at least 1; none if the element is of another source or rule, or is over.
+    /// Returns the number of requests, at least 1. Returns None if the element belongs to another source or rule, or
+    /// has expired.
     #[inline(always)]
     pub const fn requests(&self, source: SourceName, row: u8, now: Nanos) -> Option<u32> {
         self.requests_of(source.0, row, now)

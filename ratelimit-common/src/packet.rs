@@ -1,7 +1,8 @@
-//! The parser: what a frame is to the limiter. Knows bytes through [`Frame`] only; shared by kernel, host and fuzzer.
+//! Parser: classifies a frame for the limiter. It reads bytes through [`Frame`] only, and is shared by kernel, host and
+//! fuzzer.
 //!
-//! What it calls malformed the network stack drops too, so that passing it is no way around a limit. Where a
-//! packet cannot be told apart for certain (flags cut off, a header chain without end), it counts as opening.
+//! The network stack also drops what the parser calls malformed, so passing it does not evade a limit. A packet that
+//! cannot be classified for certain counts as opening a connection, for example with its flags cut off.
 
 use core::mem::offset_of;
 
@@ -17,44 +18,48 @@ mod head;
 
 pub use head::{Destination, Head, closes, is_of_other_protocol, plain_segment, source_port};
 
-/// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
+/// Maximum number of VLAN tags that the parser skips: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 
-/// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::UnparsableHeaders`].
+/// Maximum number of IPv6 extension headers that the parser skips. Linux itself accepts more; see
+/// [`Target::UnparsableHeaders`].
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
-/// A frame to read from, from its Ethernet header on.
+/// Readable frame, from its Ethernet header on.
 pub trait Frame {
-    /// The bytes at `offset`, if all of them are there to read. At least 2: the verifier does not follow how the
-    /// compiler compares the end of one byte alone (`find_good_pkt_pointers`, kernel/bpf/verifier.c, Linux 6.18).
+    /// Returns the `N` bytes at `offset`, if all of them can be read. `N` is at least 2: the verifier does not follow
+    /// how the compiler compares the end of a single byte (`find_good_pkt_pointers`, kernel/bpf/verifier.c, Linux
+    /// 6.18).
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 
-    /// The frame's length in bytes, with the parts that [`Frame::bytes`] cannot reach: all buffers but the first.
+    /// Returns the frame's length in bytes. It includes the parts that [`Frame::bytes`] cannot reach: all buffers
+    /// except the first.
     ///
-    /// `at_least` is what the headers claim: a cheaper answer will do where it settles that the claim is true.
+    /// `at_least` is the length that the headers claim. A cheaper answer suffices if it shows that the claim is true.
     fn len(&self, at_least: usize) -> usize;
 
-    /// VLAN tags that were taken off the frame before it is read here.
+    /// Returns the number of VLAN tags that were taken off the frame.
     #[inline(always)]
     fn tags_before(&self) -> usize {
         0
     }
 
-    /// The length of the IPv4 packet whose header, at `start`, claims this one.
+    /// Returns the length in bytes of the IPv4 packet whose header is at `start`. `claimed` is the header's total
+    /// length.
     #[inline(always)]
     fn ipv4_bytes(&self, start: usize, claimed: u16) -> u32 {
         let _ = start;
         claimed as u32
     }
 
-    /// Returns `offset`. Where a verifier follows every path, this is where it forgets how the parser came there, so
-    /// that what follows is walked once and not once a path.
+    /// Returns `offset`. A verifier that follows every path forgets here how the parser reached it. The code behind
+    /// this call is then verified once, not once for each path.
     #[inline(always)]
     fn forget(&self, offset: usize) -> usize {
         offset
     }
 
-    /// The same of 32 bits.
+    /// Returns `value`, like [`Frame::forget`] for 32 bits.
     #[inline(always)]
     fn forget_u32(&self, value: u32) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "it had 32 bits")]
@@ -75,112 +80,113 @@ impl Frame for &[u8] {
     }
 }
 
-/// What a frame turned out to be.
+/// Result of parsing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// No IP packet.
+    /// The frame is no IP packet.
     NotIp,
-    /// Headers that contradict themselves or end too early.
+    /// The headers contradict themselves or end too early.
     Malformed,
-    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags
-    /// (`__netif_receive_skb_core`, net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
+    /// The frame has more than [`VLAN_TAGS_MAX`] tags. It is not malformed: Linux takes off any number of priority tags
+    /// (`__netif_receive_skb_core`, net/core/dev.c, Linux 6.18), so the payload reaches the server.
     TooManyTags,
-    /// An IP packet.
+    /// The frame is an IP packet.
     Ip(Packet),
 }
 
-/// An IP packet.
+/// Parsed IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it, or says so.
+    /// Source address, which may be forged.
     pub source: Address,
-    /// Whom it is sent to.
+    /// Destination address.
     pub destination: Address,
     /// Length of the IP packet in bytes, headers included.
     pub ip_bytes: u32,
-    /// What it is sent to.
+    /// Destination within the host: protocol and port.
     pub target: Target,
 }
 
-/// What a packet is sent to. Ports are in host order.
+/// Classification of a packet's payload. Ports are in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A TCP segment.
+    /// TCP segment.
     Tcp {
         /// Destination port.
         port: u16,
-        /// SYN without ACK, or flags that a tiny first fragment has cut off.
+        /// True for a SYN without ACK, or if a tiny first fragment has cut off the flags.
         opening: bool,
-        /// What it says of its connection.
+        /// Facts about the segment's connection.
         segment: Segment,
-        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to
-        /// be its own. So it is one request, whatever begins in it, and its connection is none of its business.
+        /// True for a first fragment. The rest of the segment is in other packets, which cannot be matched to it here.
+        /// So it counts as one request, whatever begins in it, and leaves its connection's state unchanged.
         is_fragment: bool,
     },
-    /// A UDP datagram.
+    /// UDP datagram.
     Udp {
         /// Destination port.
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it holds a QUIC Initial packet, or may do so: of a version that is not known here, behind another
-        /// packet, or behind what a fragment cuts off.
+        /// True if the datagram holds a QUIC Initial packet or may hold one: in an unknown version, after another
+        /// packet, or in a part that a fragment cuts off.
         quic_initial: bool,
-        /// Whether it begins as a QUIC packet of a connection that is established already: with a short header.
+        /// True if the datagram begins with a short QUIC header, like a packet of an established connection.
         quic_short: bool,
-        /// Bytes behind the UDP header.
+        /// Number of bytes after the UDP header.
         payload_bytes: u16,
     },
-    /// A fragment after the first: its ports were in another packet.
+    /// Fragment after the first: its ports were in another packet.
     Fragment {
-        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says
-        /// nothing: what is put together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`,
-        /// net/ipv6/reassembly.c, Linux 6.18).
+        /// True if the fragment may belong to a TCP segment, and so may contain requests. The IPv4 header shows that.
+        /// In IPv6, the header does not: reassembly uses the first fragment's next header (RFC 8200, section 4.5;
+        /// `ip6_frag_queue`, net/ipv6/reassembly.c, Linux 6.18).
         may_be_tcp: bool,
     },
-    /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
-    /// first fragment that ends before its ports: whatever is there, a network stack may take it.
+    /// Headers that the parser cannot follow to the ports; a network stack may still accept the packet. It has more
+    /// than [`EXTENSION_HEADERS_MAX`] extension headers, or headers beyond the readable part. Or it is a first fragment
+    /// that ends before its ports.
     UnparsableHeaders,
-    /// What a host needs to keep its link and its path MTU: neighbour discovery, router advertisements, multicast
-    /// listener reports, and ICMP errors. Never counted.
+    /// Control messages that a host needs for its link and its path MTU: neighbour discovery, router advertisements,
+    /// multicast listener reports, and ICMP errors. They are never counted.
     ControlTraffic,
     /// Any other protocol.
     Other,
 }
 
-/// What a TCP segment says of its connection. Numbers in host order.
+/// Facts that a TCP segment states about its connection. Numbers are in host order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Source port.
     pub source_port: u16,
-    /// The first byte of its payload, by the sender's count: a SYN takes one before it.
+    /// Sequence number of the first payload byte. A SYN takes one number before it.
     pub sequence: u32,
-    /// What the sender has of the other side; 0 where it says nothing of that.
+    /// Acknowledgement number; 0 if the segment has none.
     pub acknowledged: u32,
-    /// Where its payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub payload_at: u32,
-    /// Bytes of payload; 0 also where a tiny first fragment has cut off where they begin.
+    /// Number of payload bytes. Also 0 if a tiny first fragment has cut off the payload's offset.
     pub payload_bytes: u32,
-    /// Some of [`says`].
+    /// Flags of [`says`].
     pub says: u32,
 }
 
-/// What else a TCP segment says: [`Segment::says`].
+/// Flags of a TCP segment: [`Segment::says`].
 pub mod says {
-    /// Some of it is urgent, which may not be among what the server reads.
+    /// Part of the payload is urgent, so the server may read that part out of band.
     pub const URGENT: u32 = 1;
-    /// Its sender ends the connection, or this side of it: FIN or RST.
+    /// The sender closes the connection, or its own side: FIN or RST.
     pub const CLOSES: u32 = 2;
 }
 
 impl Segment {
-    /// Whether some of it is urgent.
+    /// Returns whether a part of the payload is urgent.
     #[inline(always)]
     pub const fn is_urgent(&self) -> bool {
         self.says & says::URGENT != 0
     }
 
-    /// Whether its sender ends the connection, or this side of it.
+    /// Returns whether the sender closes the connection, or its own side.
     #[inline(always)]
     pub const fn closes(&self) -> bool {
         self.says & says::CLOSES != 0
@@ -226,7 +232,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     }
 }
 
-/// Whether it is the protocol of a tag.
+/// Returns whether this is the EtherType of a VLAN tag.
 #[inline(always)]
 pub(crate) const fn is_vlan(ether_type: u16) -> bool {
     ether_type == EtherType::Ieee8021q as u16
@@ -234,7 +240,7 @@ pub(crate) const fn is_vlan(ether_type: u16) -> bool {
         || ether_type == EtherType::Ieee8021QinQ1 as u16
 }
 
-/// What the network layer says: who, how long, and what is inside. The parsers below give none where it is malformed.
+/// Network layer of a packet. The parsers below return None for a malformed packet.
 struct Network {
     source: Address,
     destination: Address,
@@ -242,32 +248,32 @@ struct Network {
     payload: Payload,
 }
 
-/// What is inside an IP packet.
+/// Content of an IP packet.
 enum Payload {
     Fragment { may_be_tcp: bool },
     UnparsableHeaders,
     Transport { proto: u8, span: Span },
 }
 
-/// The part of an IP packet that is left to parse, as offsets into the frame.
+/// Unparsed part of an IP packet, as offsets into the frame.
 #[derive(Clone, Copy)]
 struct Span {
     start: usize,
     end: usize,
-    /// A first fragment: what is missing behind it comes in another packet.
+    /// True for a first fragment: the bytes beyond its end come in another packet.
     is_fragment: bool,
 }
 
 impl Span {
-    /// Whether `len` bytes are left.
+    /// Returns whether `len` bytes are left.
     #[inline(always)]
     const fn holds(self, len: usize) -> bool {
         self.start + len <= self.end
     }
 
-    /// What it is where a header chain ends too early: malformed, unless the chain may go on in another packet. Linux
-    /// drops such a fragment (`ipv6frag_thdr_truncated`, include/net/ipv6_frag.h, Linux 5.18), as RFC 8200, section 4.5
-    /// asks; not every stack behind a forwarding host does.
+    /// Returns the result for a header chain that ends too early. None means malformed; a first fragment's chain may go
+    /// on in another packet. Linux drops such a fragment (`ipv6frag_thdr_truncated`, include/net/ipv6_frag.h, Linux
+    /// 5.18), as RFC 8200, section 4.5 demands. Some stacks behind a forwarding host do not.
     #[inline(always)]
     const fn cut_off(self) -> Option<Payload> {
         if self.is_fragment { Some(Payload::UnparsableHeaders) } else { None }
@@ -289,7 +295,7 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     }
     let fragment = u16::from_be_bytes([frags_high, frags_low]);
     let payload = if fragment & IPV4_FRAGMENT_OFFSET != 0 {
-        // Fragments are put together by protocol too (`ip4_frag_match`, net/ipv4/ip_fragment.c, Linux 6.18).
+        // Fragments are also matched by protocol (`ip4_frag_match`, net/ipv4/ip_fragment.c, Linux 6.18).
         Payload::Fragment { may_be_tcp: proto == IpProto::Tcp as u8 }
     } else {
         let is_fragment = fragment & IPV4_MORE_FRAGMENTS != 0;
@@ -306,7 +312,7 @@ fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     let destination = frame.bytes(start + offset_of!(Ipv6Hdr, dst_addr))?;
     let payload_len = u16::from_be_bytes([len_high, len_low]) as usize;
     let first = start + Ipv6Hdr::LEN;
-    // A payload length of 0 is a jumbogram's (RFC 2675): then the frame says how long it is.
+    // A payload length of 0 marks a jumbogram (RFC 2675); the frame's length then counts.
     let end = if payload_len == 0 { frame.len(usize::MAX) } else { first + payload_len };
     if version >> 4 != 6 || end < first || frame.len(end) < end {
         return None;
@@ -317,7 +323,7 @@ fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     Some(Network { source: Address::v6(source), destination: Address::v6(destination), ip_bytes, payload })
 }
 
-/// Part of a fragment header's second word: the offset, and whether there are more.
+/// Mask of the offset in a fragment header's second word. The next constant is the flag for more fragments.
 const IPV6_FRAGMENT_OFFSET: u16 = 0xfff8;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 const FRAGMENT_HEADER_LEN: usize = 8;
@@ -330,7 +336,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         if !is_extension(proto) {
             break;
         }
-        // Each is at least as long as a fragment header.
+        // Each extension header is at least as long as a fragment header.
         if !span.holds(FRAGMENT_HEADER_LEN) {
             return span.cut_off();
         }
@@ -405,19 +411,20 @@ const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
 }
 
 const TCP_FLAG_SYN: u8 = 0x02;
-/// FIN and RST.
+/// Mask of FIN and RST.
 const TCP_CLOSES: u8 = 0x01 | 0x04;
 pub(crate) const TCP_FLAG_PSH: u8 = 0x08;
 pub(crate) const TCP_FLAG_ACK: u8 = 0x10;
 const TCP_FLAG_URG: u8 = 0x20;
-/// All but those of congestion.
+/// Mask of all flags except those for congestion.
 pub(crate) const TCP_FLAGS: u8 = 0x3f;
-/// Up to where the flags are: network-types has them as a bit field that starts with the data offset.
+/// Bytes of a TCP header up to and including the flags. In network-types, the flags are a bit field that starts with
+/// the data offset.
 const TCP_TO_FLAGS: usize = 14;
-/// The smallest part of a transport header that a first fragment must carry: fragments are cut at multiples of 8.
+/// Minimum bytes of a transport header in a first fragment: fragments are cut at multiples of 8.
 const PORTS_LEN: usize = 8;
 
-/// [`Segment::says`], of these flags.
+/// Returns the [`Segment::says`] of these TCP flags.
 #[inline(always)]
 const fn says(flags: u8) -> u32 {
     let urgent = if flags & TCP_FLAG_URG == 0 { 0 } else { says::URGENT };
@@ -436,7 +443,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     else {
         return Some(Target::UnparsableHeaders);
     };
-    // The network stack drops what claims less than a header or more than there is.
+    // The network stack drops a segment that claims less than a header, or more than there is.
     let header_len = (offset >> 4) as usize * 4;
     let payload_bytes = (span.end - span.start).saturating_sub(header_len);
     #[expect(clippy::cast_possible_truncation, reason = "offsets into a frame")]
@@ -452,7 +459,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment, is_fragment: span.is_fragment })
 }
 
-/// A first fragment that ends before the flags: it may open a connection.
+/// Returns the target for a first fragment that ends before the flags. It may open a connection.
 #[inline(always)]
 fn tcp_cut_off<F: Frame>(frame: &F, span: Span) -> Target {
     match frame.bytes(span.start) {
@@ -483,7 +490,7 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
             None => (true, false),
         }
     } else {
-        // The rest of a fragment's datagram is in another packet.
+        // A fragment's datagram continues in another packet.
         (span.is_fragment, false)
     };
     #[expect(clippy::cast_possible_truncation, reason = "an IP packet's length has 16 bits, but for a jumbogram's")]
@@ -497,23 +504,26 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     })
 }
 
-/// A QUIC packet's first byte, its version, and the length of its destination's name.
+/// Bytes of a QUIC packet up to the length of its destination connection ID: the first byte, the version and that
+/// length.
 const QUIC_START_LEN: usize = 6;
 
 const QUIC_LONG_HEADER: u8 = 0x80;
-/// A long header and its type. The fixed bit beside them may be greased (RFC 9287), so it says nothing.
+/// Mask of the long-header bit and of the packet type. The fixed bit beside them may be greased (RFC 9287), so it is
+/// ignored.
 const QUIC_LONG_TYPE: u8 = 0xb0;
-/// The shortest datagram in which a server takes an Initial (RFC 9000, section 14.1).
+/// Minimum length of a datagram in which a server accepts an Initial (RFC 9000, section 14.1).
 const QUIC_INITIAL_MIN: usize = 1200;
 
-/// Whether a datagram that begins so is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section
-/// 3.2), or may have one behind another packet of a long header: a server takes one there too (RFC 9000, section
-/// 12.2), where the datagram `has_room` for one. Behind a Retry, which a server sends, and behind a short header, whose
-/// packet ends with the datagram, there is none. So is a long header of a version whose types are not known here: a
-/// server may take that for an Initial, and else it would be a way around a limit of connections. Version 0 is a
-/// server's list of versions, which opens nothing.
+/// Returns whether a datagram that begins with `start` is or may contain a QUIC Initial.
 ///
-/// Other protocols whose datagrams look so count one connection for each run of them, as QUIC does: more, never less.
+/// Initials of version 1 (RFC 9000, section 17.2.2) and 2 (RFC 9369, section 3.2) are recognized. A server also accepts
+/// an Initial after another packet with a long header (RFC 9000, section 12.2), if the datagram `has_room` for one. No
+/// Initial comes after a Retry, which only servers send, or after a short header, whose packet ends with the datagram.
+/// A long header of an unknown version counts as an Initial, or it would evade a connection limit. Version 0 is a
+/// server's version negotiation and opens nothing.
+///
+/// Datagrams of other protocols that look alike count one connection for each run, as QUIC does: more, never fewer.
 #[inline(always)]
 const fn may_hold_initial(start: [u8; QUIC_START_LEN], has_room: bool) -> bool {
     let [first, version @ .., _] = start;

@@ -1,12 +1,12 @@
-//! What a refused TCP packet becomes where its rule tells the client: the bytes of the segment, and nothing of who
-//! refuses. Pure.
+//! Construction of the packets that replace a refused TCP packet, under a rule that tells the client. The code is pure:
+//! it works on the bytes of a segment, and the reply does not show who refuses.
 //!
-//! A refused segment of a connection becomes the client's own reset, and goes on to the server ([`Way::On`]): the
-//! server takes it, as it has the number that the server expects, and frees its socket. What the client sends next,
-//! the same again, finds no socket, and the kernel answers it with a reset. A SYN becomes the answer to itself, a reset
-//! that acknowledges it ([`Way::Back`]). A request becomes the page that answers it ([`page`]).
+//! A refused segment of a connection becomes the client's own reset, and goes on to the server ([`Way::On`]). The reset
+//! has the sequence number that the server expects, so the server accepts it and frees the socket. The client's
+//! retransmission then finds no socket, and the kernel answers it with a reset. A SYN becomes a reset that acknowledges
+//! it, sent back to the client ([`Way::Back`]). A request becomes the page that answers it ([`page`]).
 //!
-//! Words are as they lie in the frame, so sums are of words in either order of bytes (RFC 1071, section 2).
+//! Words have the byte order of the frame. Checksums are sums of words in either byte order (RFC 1071, section 2).
 
 mod page;
 
@@ -21,41 +21,41 @@ use crate::packet::{Frame, VLAN_TAGS_MAX, is_vlan};
 
 pub use page::{Options, Page, TEXT_WORDS, begins_request, options};
 
-/// Words of headers without options.
+/// Number of words in an IPv4 header without options.
 pub const IPV4_WORDS: usize = Ipv4Hdr::LEN / 4;
-/// Likewise.
+/// Number of words in an IPv6 header.
 pub const IPV6_WORDS: usize = Ipv6Hdr::LEN / 4;
-/// Likewise.
+/// Number of words in a TCP header without options.
 pub const TCP_WORDS: usize = TcpHdr::LEN / 4;
-/// Of a reset in IPv4.
+/// Number of words in a reset over IPv4.
 pub const V4_WORDS: usize = IPV4_WORDS + TCP_WORDS;
-/// Of a reset in IPv6.
+/// Number of words in a reset over IPv6.
 pub const V6_WORDS: usize = IPV6_WORDS + TCP_WORDS;
 
-/// So many segments of a connection pass after its reset without a socket, for the kernel to answer them: what the
-/// client had sent already, and what it sends again.
+/// Number of segments without a socket that pass after a connection's reset, so that the kernel answers them. They are
+/// segments that the client had sent already, and retransmissions.
 pub const REPETITIONS: u32 = 8;
 
-/// Where a reset goes.
+/// Destination of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// To the server, in the place of the client's segment.
+    /// To the server, in place of the client's segment.
     On,
     /// To the client, as the server's answer to its SYN.
     Back,
 }
 
-/// Where the headers of a TCP segment begin that may become a reset.
+/// Offset of the IP header of a TCP segment that may become a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Those of IPv4.
+    /// Offset of an IPv4 header.
     V4(usize),
-    /// Those of IPv6.
+    /// Offset of an IPv6 header.
     V6(usize),
 }
 
-/// Where the headers of this frame's TCP segment begin. None where there is anything beside them: options of IPv4, a
-/// fragment, extension headers of IPv6, more tags than are read.
+/// Returns the offset of the IP header of this frame's TCP segment. Returns None if the frame has anything beside plain
+/// headers: IPv4 options, a fragment, IPv6 extension headers, or more tags than are read.
 #[inline(always)]
 pub fn place<F: Frame>(frame: &F) -> Option<Place> {
     let mut ether_type = u16::from_ne_bytes(frame.bytes(offset_of!(EthHdr, ether_type))?);
@@ -80,8 +80,8 @@ pub fn place<F: Frame>(frame: &F) -> Option<Place> {
     }
 }
 
-/// Whether a host would answer the SYN that this frame is, whose headers begin there: it is [`is_between_hosts`], and
-/// nothing but a SYN. None where it is cut off.
+/// Returns whether a host would answer the SYN in this frame, whose IP header is at `place`. Requires
+/// [`is_between_hosts`], and no FIN or RST. Returns None if the frame is cut off.
 #[inline(always)]
 pub fn is_answered<F: Frame>(frame: &F, place: Place) -> Option<bool> {
     let tcp = match place {
@@ -93,8 +93,8 @@ pub fn is_answered<F: Frame>(frame: &F, place: Place) -> Option<bool> {
     Some(is_syn_alone && is_between_hosts(frame, place)?)
 }
 
-/// Whether this frame, whose headers begin there, comes from one host and goes to one, by its link's addresses and its
-/// own. None where it is cut off.
+/// Returns whether this frame goes from one host to one host, by its link and IP addresses. `place` is the IP header.
+/// Returns None if the frame is cut off.
 #[inline(always)]
 pub fn is_between_hosts<F: Frame>(frame: &F, place: Place) -> Option<bool> {
     let [to, _, _, _, _, _, by, _] = frame.bytes(0)?;
@@ -113,34 +113,36 @@ pub fn is_between_hosts<F: Frame>(frame: &F, place: Place) -> Option<bool> {
     Some((to | by) & GROUP_ADDRESS == 0 && is_between_hosts)
 }
 
-/// Whether an IPv4 address that begins so may be a host's: none of this network, of this host, of many.
+/// Returns whether an IPv4 address with this first byte may be a host's: neither 0/8, nor loopback, nor multicast or
+/// above.
 const fn is_host_v4(first: u8) -> bool {
     first != 0 && first != 127 && first < 224
 }
 
-/// The same of IPv6: none of many, and none of the first /64, as `::1` and mapped ones are.
+/// Returns whether an IPv6 address with these first bytes may be a host's: neither multicast, nor in the first /64,
+/// like `::1` and mapped addresses.
 const fn is_host_v6(first: [u8; 8]) -> bool {
     first[0] != 0xff && u64::from_ne_bytes(first) != 0
 }
 
-/// The bit of a link's address that is of many.
+/// Bit of a link address that marks a group address.
 const GROUP_ADDRESS: u8 = 1;
-/// Where a TCP header has its length and its flags, and two of those.
+/// Offset of a TCP header's length byte, which the flags byte follows. The next two constants are flags.
 const FLAGS_AT: usize = 12;
 const FIN: u8 = 1;
 const RST: u8 = 4;
 
-/// Version 4, and a header without options.
+/// First byte of an IPv4 header without options.
 const PLAIN_VIHL: u8 = 0x45;
-/// Headers in bytes.
+/// Length of an IPv4 header without options in bytes. The next constant is that of a TCP header.
 const IPV4_BYTES: u8 = 20;
 const TCP_BYTES: u8 = 20;
 const _: () = assert!(IPV4_BYTES as usize == Ipv4Hdr::LEN && TCP_BYTES as usize == TcpHdr::LEN);
 const DONT_FRAGMENT: u16 = 0x4000;
-/// Of what is answered here.
+/// Hop limit or TTL of an answer to a client.
 const HOPS: u8 = 64;
 
-/// The packet that an IPv4 packet with these headers becomes.
+/// Returns the packet that replaces an IPv4 packet with these headers.
 #[inline(always)]
 pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V4_WORDS] {
     let ([i0, i1, i2, i3, i4], addresses) = ipv4(ip, way, TCP_BYTES);
@@ -148,7 +150,7 @@ pub const fn v4(ip: [u32; IPV4_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32;
     [i0, i1, i2, i3, i4, t0, t1, t2, t3, t4]
 }
 
-/// The packet that an IPv6 packet with these headers becomes.
+/// Returns the packet that replaces an IPv6 packet with these headers.
 #[inline(always)]
 pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32; V6_WORDS] {
     let ([i0, i1, s0, s1, s2, s3, d0, d1, d2, d3], addresses) = ipv6(ip, way, TCP_BYTES);
@@ -156,7 +158,7 @@ pub const fn v6(ip: [u32; IPV6_WORDS], tcp: [u32; TCP_WORDS], way: Way) -> [u32;
     [i0, i1, s0, s1, s2, s3, d0, d1, d2, d3, t0, t1, t2, t3, t4]
 }
 
-/// The header of what an IPv4 packet becomes, in front of so many bytes of TCP; and the sum of its addresses.
+/// Returns the IPv4 header of the new packet, for `tcp_bytes` bytes of TCP, and the sum of its addresses.
 #[inline(always)]
 const fn ipv4(ip: [u32; IPV4_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV4_WORDS], u64) {
     let [[vihl, tos, _, _], [_, _, _, _], [ttl, proto, _, _]] =
@@ -175,7 +177,7 @@ const fn ipv4(ip: [u32; IPV4_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV4_WOR
     ([first, second, with_low_half(third, sum), source, destination], addresses)
 }
 
-/// Likewise of IPv6.
+/// Returns the IPv6 header of the new packet, for `tcp_bytes` bytes of TCP, and the sum of its addresses.
 #[inline(always)]
 const fn ipv6(ip: [u32; IPV6_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV6_WORDS], u64) {
     let [_, _, proto, hops] = ip[1].to_ne_bytes();
@@ -193,14 +195,14 @@ const fn ipv6(ip: [u32; IPV6_WORDS], way: Way, tcp_bytes: u8) -> ([u32; IPV6_WOR
     ([first, second, s0, s1, s2, s3, d0, d1, d2, d3], addresses)
 }
 
-/// The TCP header of a reset: without options or payload, and with a window of 0.
+/// Returns the TCP header of a reset: no options, no payload, and a window of 0.
 #[inline(always)]
 const fn tcp(of: [u32; TCP_WORDS], way: Way, addresses: u64) -> [u32; TCP_WORDS] {
-    /// The header's length in words, and RST and ACK.
+    /// Word with the header's length, RST and ACK.
     const RESET: u32 = u32::from_ne_bytes([0x50, 0x14, 0, 0]);
     let (ports, sequence, acknowledged) = match way {
         Way::On => (of[0], of[1], of[2]),
-        // The SYN takes one number.
+        // A SYN takes one sequence number.
         Way::Back => (of[0].rotate_left(16), 0, u32::from_be(of[1]).wrapping_add(1).to_be()),
     };
     let words = ports as u64 + sequence as u64 + acknowledged as u64 + RESET as u64;
@@ -208,12 +210,12 @@ const fn tcp(of: [u32; TCP_WORDS], way: Way, addresses: u64) -> [u32; TCP_WORDS]
     [ports, sequence, acknowledged, RESET, with_high_half(sum)]
 }
 
-/// What the pseudo-header has beside the addresses: the protocol, and the length of header and payload.
+/// Returns the sum of the pseudo-header without the addresses: the protocol, and the length of header and payload.
 const fn pseudo(tcp_bytes: u8) -> u64 {
     u32::from_ne_bytes([0, IpProto::Tcp as u8, 0, tcp_bytes]) as u64
 }
 
-/// The checksum of what has this sum of words.
+/// Returns the checksum for this sum of words.
 #[inline(always)]
 const fn checksum(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -225,14 +227,14 @@ const fn checksum(sum: u64) -> u16 {
     !sum
 }
 
-/// A word with this half behind what is there.
+/// Returns `word` with `half` as its last two bytes.
 #[inline(always)]
 const fn with_low_half(word: u32, half: u16) -> u32 {
     let ([a, b, _, _], [c, d]) = (word.to_ne_bytes(), half.to_ne_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// A word of this half and 0.
+/// Returns a word with `half` as its first two bytes, followed by 0.
 #[inline(always)]
 const fn with_high_half(half: u16) -> u32 {
     let [a, b] = half.to_ne_bytes();

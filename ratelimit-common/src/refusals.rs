@@ -1,7 +1,7 @@
-//! What a window remembers of its refusals: how many there were, and in which bucket the newest was. One word.
+//! Memory of a window's refusals in one word: their number, and the bucket of the newest one.
 //!
-//! A source that is exactly at its limit is not over it: the connection that it was last admitted goes on, also where
-//! a rule refuses everything of those who are over. The bucket tells the two apart.
+//! A source exactly at its limit is not over it. Its last admitted connection continues, even under a rule that refuses
+//! everything of a source over its limit. The bucket distinguishes the two cases.
 //!
 //! ```text
 //!     63            36 35            0
@@ -10,78 +10,80 @@
 
 use crate::time::BucketIndex;
 
-/// Width of the count. // 2^36 refusals of one source at a million a second are 19 hours; then it stays at that
+/// Width of the count. At a million refusals a second, one source fills it in 19 hours; then it stays at its maximum.
 const COUNT_BITS: u32 = 36;
 
-/// Where the count stays: so far below its width that no number of CPUs, one addition each, carries into the bucket.
+/// Maximum of the count. It is below 2^36 by a margin, so concurrent additions by all CPUs, one each, never carry into
+/// the bucket.
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - (1 << 16);
 
-/// The word, see the module.
+/// Word with the bucket and the number of refusals, see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Refusals(pub u64);
 
 impl Refusals {
-    /// How many packets the window has refused.
+    /// Returns the number of packets that the window has refused.
     #[inline(always)]
     pub const fn count(self) -> u64 {
         self.0 & ((1 << COUNT_BITS) - 1)
     }
 
-    /// Whether the count has come to its end, and nothing may be added to the word.
+    /// Returns whether the count has reached its maximum, so nothing may be added to the word.
     #[inline(always)]
     pub const fn is_full(self) -> bool {
         self.count() >= COUNT_MAX
     }
 
-    /// The word after so many more refusals, in the bucket of the newest.
+    /// Returns the word after `more` refusals in the bucket of the newest one.
     #[inline(always)]
     pub const fn and(self, more: u64) -> Self {
         Self(self.0 + self.room_for(more))
     }
 
-    /// How many of so many more the word can count.
+    /// Returns how many of `more` refusals the word can count.
     #[inline(always)]
     pub const fn room_for(self, more: u64) -> u64 {
         let room = COUNT_MAX.saturating_sub(self.count());
         if more < room { more } else { room }
     }
 
-    /// Whether the newest refusal was in this bucket.
+    /// Returns whether the newest refusal was in this bucket.
     #[inline(always)]
     pub const fn is_in(self, bucket: BucketIndex) -> bool {
         self.0 >> COUNT_BITS == low(bucket)
     }
 
-    /// Whether a refusal in this bucket is the first there: then [`Refusals::and_one_in`] counts it, and otherwise
-    /// adding 1 to the word does. The newest may be in a bucket after it, where another CPU's clock is ahead.
+    /// Returns whether a refusal in this bucket is the first one there. [`Refusals::and_one_in`] counts a first
+    /// refusal; adding 1 to the word counts any other. The newest refusal may be in a later bucket, if another CPU's
+    /// clock is ahead.
     #[inline(always)]
     pub const fn is_first_in(self, bucket: BucketIndex) -> bool {
         let ahead = (self.0 >> COUNT_BITS).wrapping_sub(low(bucket)) & LOW;
         self.count() == 0 || ahead > AHEAD_MAX
     }
 
-    /// The word after one more refusal, in this bucket.
+    /// Returns the word after one more refusal, in this bucket.
     #[inline(always)]
     pub const fn and_one_in(self, bucket: BucketIndex) -> Self {
         let count = if self.is_full() { self.count() } else { self.count() + 1 };
         Self(low(bucket) << COUNT_BITS | count)
     }
 
-    /// Whether the newest refusal was in this bucket or one of the `full_buckets` before it. A refusal 2^28 buckets
-    /// ago looks like a new one: of the shortest buckets, 20 months.
+    /// Returns whether the newest refusal was in this bucket or one of the `full_buckets` before it. A refusal 2^28
+    /// buckets ago looks like a new one; with the shortest buckets, that is 20 months.
     #[inline(always)]
     pub const fn is_within(self, bucket: BucketIndex, full_buckets: u8) -> bool {
         let age = low(bucket).wrapping_sub(self.0 >> COUNT_BITS) & LOW;
         self.count() != 0 && age <= full_buckets as u64
     }
 
-    /// Whether a rule that refuses everything of a source over its limit passes a packet of this amount; `is_within`
-    /// says whether that amount, or one more where it is 0, is within the limit.
+    /// Returns whether a rule that refuses everything of a source over its limit passes a packet of this amount.
+    /// `is_within` says whether that amount is within the limit; for an amount of 0, whether 1 is.
     ///
-    /// After a refusal nothing passes before the next bucket begins, also what is smaller and would be within the
-    /// limit. Then what is within the limit passes. An amount of 0, which no unit counts, passes until something is
-    /// refused in the window.
+    /// After a refusal, nothing passes before the next bucket begins, even a smaller amount that would be within the
+    /// limit. From then on, amounts within the limit pass. An amount of 0, which no unit counts, passes until the
+    /// window refuses something.
     #[inline(always)]
     pub const fn passes_refuse_all(self, amount: u64, bucket: BucketIndex, full_buckets: u8, is_within: bool) -> bool {
         if self.is_within(bucket, 0) {
@@ -91,7 +93,7 @@ impl Refusals {
     }
 }
 
-/// Buckets that one CPU's clock is ahead of another's at most: a quarter of a second, and buckets of a fifth.
+/// Maximum number of buckets that one CPU's clock is ahead of another's: a quarter of a second, in buckets of a fifth.
 const AHEAD_MAX: u64 = 2;
 
 const LOW: u64 = (1 << (64 - COUNT_BITS)) - 1;

@@ -1,22 +1,22 @@
-//! Who one client is: addresses cut to the configured prefix. Bytes stay in network order throughout.
+//! Sources: addresses cut to the configured prefix. Bytes stay in network order throughout.
 
-/// A source address as it stands in the packet: words whose bytes in memory are in network order.
+/// Source address as in the packet: words whose bytes in memory are in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// IPv4.
+    /// IPv4 address as one word.
     V4(u32),
-    /// IPv6.
+    /// IPv6 address as two words, the first one from the upper half.
     V6([u64; 2]),
 }
 
 impl Address {
-    /// The IPv4 address of these octets.
+    /// Returns the IPv4 address of these octets.
     #[inline(always)]
     pub const fn v4(octets: [u8; 4]) -> Self {
         Self::V4(u32::from_ne_bytes(octets))
     }
 
-    /// The IPv6 address of these octets.
+    /// Returns the IPv6 address of these octets.
     #[inline(always)]
     pub const fn v6(octets: [u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
@@ -24,35 +24,35 @@ impl Address {
     }
 }
 
-/// Which state map holds a source: the one with the smallest key that its prefix fits.
+/// State map of a source: the one with the smallest key that the prefix fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Family {
-    /// IPv4, 4 bytes of prefix.
+    /// IPv4, with 4 bytes of prefix.
     V4 = 0,
-    /// IPv6 by /64 or shorter, 8 bytes of prefix.
+    /// IPv6 by /64 or shorter, with 8 bytes of prefix.
     V6 = 1,
-    /// IPv6 by longer prefixes, 16 bytes of prefix.
+    /// IPv6 by longer prefixes, with 16 bytes of prefix.
     V6Wide = 2,
 }
 
-/// The longest IPv6 prefix that fits [`Family::V6`].
+/// Length of the longest IPv6 prefix that fits [`Family::V6`].
 pub const IPV6_NARROW_PREFIX_MAX: u8 = 64;
 
 impl Family {
-    /// The family that counts IPv6 sources of this prefix length.
+    /// Returns the family that counts IPv6 sources of this prefix length.
     pub const fn of_ipv6_prefix(prefix: u8) -> Self {
         if prefix <= IPV6_NARROW_PREFIX_MAX { Self::V6 } else { Self::V6Wide }
     }
 }
 
-/// The mask of an IPv4 prefix as a word whose bytes are in network order; lengths over 32 count as 32.
+/// Returns the mask of an IPv4 prefix as a word in network byte order. Lengths over 32 count as 32.
 pub const fn ipv4_mask(prefix: u8) -> u32 {
     let ones = if prefix == 0 { 0 } else { u32::MAX << (32 - if prefix > 32 { 32 } else { prefix }) };
     ones.to_be()
 }
 
-/// The mask of an IPv6 prefix as two words whose bytes are in network order; lengths over 128 count as 128.
+/// Returns the mask of an IPv6 prefix as two words in network byte order. Lengths over 128 count as 128.
 pub const fn ipv6_mask(prefix: u8) -> [u64; 2] {
     let prefix = if prefix > 128 { 128 } else { prefix };
     let ones = if prefix == 0 { 0 } else { u128::MAX << (128 - prefix) };
@@ -61,13 +61,13 @@ pub const fn ipv6_mask(prefix: u8) -> [u64; 2] {
     halves
 }
 
-/// An IPv4 address cut to `mask` (see [`ipv4_mask`]).
+/// Returns an IPv4 address cut to `mask` (see [`ipv4_mask`]).
 #[inline(always)]
 pub const fn cut_ipv4(address: u32, mask: u32) -> u32 {
     address & mask
 }
 
-/// An IPv6 address cut to `mask` (see [`ipv6_mask`]).
+/// Returns an IPv6 address cut to `mask` (see [`ipv6_mask`]).
 #[inline(always)]
 pub const fn cut_ipv6(address: [u64; 2], mask: [u64; 2]) -> [u64; 2] {
     [address[0] & mask[0], address[1] & mask[1]]

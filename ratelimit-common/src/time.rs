@@ -1,20 +1,20 @@
-//! Time as numbers: nanoseconds, and the buckets they are cut into. Knows no clock.
+//! Time as numbers: nanoseconds, and the buckets that they are divided into. This module knows no clock.
 
 /// Nanoseconds in a second.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds since 1970-01-01T00:00Z on the wall clock, so that several hosts name one bucket by one number.
+/// Nanoseconds since 1970-01-01T00:00Z on the wall clock. Several hosts thus use one number for one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Nanos(pub u64);
 
-/// The number of a bucket: how many buckets of its length have ended since 1970.
+/// Number of a bucket: how many buckets of its length have ended since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct BucketIndex(pub u64);
 
 impl Nanos {
-    /// The bucket that this instant lies in. `bucket_ns` of 0 gives bucket 0: an unset limit is never consulted.
+    /// Returns the bucket of this instant. A `bucket_ns` of 0 gives bucket 0: an unset limit is never used.
     #[inline(always)]
     pub const fn bucket(self, bucket_ns: u64) -> BucketIndex {
         match self.0.checked_div(bucket_ns) {
@@ -25,7 +25,7 @@ impl Nanos {
 }
 
 impl BucketIndex {
-    /// The instant at which this bucket begins; saturates at the end of time.
+    /// Returns the instant at which this bucket begins; saturates at the end of time.
     #[inline(always)]
     pub const fn start(self, bucket_ns: u64) -> Nanos {
         Nanos(self.0.saturating_mul(bucket_ns))

@@ -1,31 +1,31 @@
-//! What can be said of a packet, and why: the one list that code, maps, metrics, JSON and docs share.
+//! Reasons for verdicts on packets: the one list that code, maps, metrics, JSON and docs share.
 
-/// What the kernel does with the packet.
+/// Kernel's action on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// On to the network stack.
+    /// The packet goes on to the network stack.
     Pass,
-    /// Gone before the network stack sees it.
+    /// The packet is dropped before the network stack sees it.
     Drop,
 }
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal, $action:ident;)*) => {
-        /// Why a packet passes or is dropped. Codes are stable and append-only: they index the counters.
+        /// Reason why a packet passes or is dropped. Codes are stable and append-only: they index the counters.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Reason { $($(#[$doc])* $name = $code,)* }
 
         impl Reason {
-            /// Every reason, by code.
+            /// Every reason, in the order of the codes.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The reason's name in metrics, JSON and docs.
+            /// Returns the reason's name in metrics, JSON and docs.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$name => $label,)* }
             }
 
-            /// The reason of a code; one that is none is an internal error.
+            /// Returns the reason of a code. An unknown code gives `InternalError`.
             #[inline(always)]
             pub const fn from_code(code: u32) -> Self {
                 match code {
@@ -34,7 +34,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// The one place where a reason becomes an action.
+            /// Returns the reason's action. No other code decides on actions.
             #[inline(always)]
             pub const fn action(self) -> Action {
                 match self { $(Self::$name => Action::$action,)* }
@@ -44,65 +44,65 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Not IPv4 or IPv6: ARP, LLDP, spanning tree.
+    /// The packet is not IPv4 or IPv6: ARP, LLDP, spanning tree.
     NotIp = 0, "not_ip", Pass;
-    /// IP, but to no port that a rule protects.
+    /// The packet is IP, but no rule protects its port.
     NotProtected = 1, "not_protected", Pass;
-    /// To a protected port, but none of the rule's limits counts this packet: an acknowledgement where connections are
-    /// counted.
+    /// The packet's port is protected, but none of the rule's limits counts the packet. Example: an acknowledgement
+    /// under a connection limit.
     NotCounted = 2, "not_counted", Pass;
-    /// Counted, and within every limit of its rule.
+    /// The packet was counted, and is within every limit of its rule.
     WithinLimit = 3, "within_limit", Pass;
-    /// From an exempt prefix.
+    /// The source is in an exempt prefix.
     Exempt = 4, "exempt", Pass;
-    /// Would have been dropped, were its rule enforced.
+    /// The packet would have been dropped if its rule were enforced.
     DryRun = 5, "dry_run", Pass;
-    /// Headers that contradict themselves or end too early; the network stack drops them itself.
+    /// The headers contradict themselves or end too early; the network stack drops the packet itself.
     Malformed = 6, "malformed", Pass;
-    /// Its source could not be remembered: the state map refused the insertion.
+    /// The source could not be remembered: the state map refused the insertion.
     StateFull = 7, "state_full", Pass;
     /// A configuration map could not be read.
     InternalError = 8, "internal_error", Pass;
-    /// Over a limit of its rule.
+    /// The packet is over a limit of its rule.
     OverLimit = 9, "over_limit", Drop;
-    /// Within the limit as far as could be told, but other CPUs changed this source's count at every try to charge it.
+    /// The packet seemed to be within the limit, but other CPUs changed the source's count at every try to charge it.
     Contended = 10, "contended", Drop;
-    /// From a banned source.
+    /// The source is banned.
     Banned = 11, "banned", Drop;
-    /// From a denied prefix.
+    /// The source is in a denied prefix.
     Denied = 12, "denied", Drop;
-    /// From a source that could not be admitted: the budget of new sources was spent.
+    /// The source could not be admitted: the budget of new sources was spent.
     NewSourceBudget = 13, "new_source_budget", Drop;
-    /// Behind more tags than are looked behind, where the network stack might still take it off them.
+    /// The frame has more VLAN tags than the parser skips, and the network stack might still accept it.
     TooManyTags = 14, "too_many_tags", Drop;
-    /// From an unknown source, sampled out: more new sources came than can be remembered.
+    /// The source is unknown and was sampled out: more new sources came than can be remembered.
     NotAdmitted = 15, "not_admitted", Pass;
-    /// Over what the guard of a limit of requests allows beside them: connections, segments that begin no request, or
-    /// datagrams of QUIC that are none.
+    /// The packet is over the bounds of a request limit's guard. It opens a connection, or is a segment or QUIC
+    /// datagram that begins no request.
     Guard = 16, "guard", Drop;
-    /// Behind more headers than are looked behind, or behind some that end or go on where that cannot be read: the
-    /// network stack might still take what is there.
+    /// The packet's headers cannot be parsed to the end: they are too many, or end or go on where they cannot be read.
+    /// The network stack might still accept the packet.
     TooManyHeaders = 17, "too_many_headers", Drop;
-    /// Refused, and its client told by a reset: no byte of it reaches the server. In the place of a connection's
-    /// segment the server has its client's reset; a SYN is answered by one.
+    /// The packet was refused, and a reset tells its client. No byte of the packet reaches the server. A segment of a
+    /// connection is replaced by its client's reset, and a SYN is answered by a reset.
     Reset = 18, "reset", Drop;
-    /// Refused, and its client told by a page with code 429, which ends its connection.
+    /// The packet was refused, and a page with code 429 tells its client and ends its connection.
     Page = 19, "page", Drop;
 }
 
-/// Who can say a reason.
+/// Part of the program that can give a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaidBy {
-    /// No rule: the packet was not judged by any.
+    /// No rule: the packet was judged by none.
     NoRule,
-    /// A rule alone.
+    /// Only a rule.
     Rule,
-    /// Either.
+    /// A rule, or the program without one.
     Either,
 }
 
 impl Reason {
-    /// Who can say it.
+    /// Returns which part of the program can give this reason.
     pub const fn said_by(self) -> SaidBy {
         match self {
             Self::NotIp | Self::NotProtected | Self::Malformed => SaidBy::NoRule,
@@ -127,21 +127,21 @@ impl Reason {
     }
 }
 
-/// What was decided about one packet.
+/// Decision about one packet.
 #[must_use = "a verdict that is not accounted and acted on is a packet lost to the statistics"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Why.
+    /// Reason of the decision.
     pub reason: Reason,
     /// Row of the rule that judged, or [`Verdict::NO_RULE`].
     pub rule: u8,
 }
 
 impl Verdict {
-    /// The rule index of a packet that no rule judged.
+    /// Rule index of a packet that no rule judged.
     pub const NO_RULE: u8 = u8::MAX;
 
-    /// A verdict that no rule had a part in.
+    /// Returns a verdict in which no rule took part.
     #[inline(always)]
     pub const fn unruled(reason: Reason) -> Self {
         Self { reason, rule: Self::NO_RULE }

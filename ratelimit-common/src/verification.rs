@@ -1,11 +1,12 @@
-//! Verified and unverified traffic. A sender that receives what this host sends is the source that it names: such a
-//! segment is taken by one of the host's TCP connections, and is verified. A SYN, a datagram or a segment of no
-//! connection can be forged; so can a segment with sequence numbers that its connection does not take, which changes
-//! nothing there and nothing here ([`Socket::takes`]).
+//! Verified and unverified traffic. A sender that receives this host's packets is the source that it names. Its segment
+//! is accepted by one of the host's TCP connections, and so is verified. A SYN, a datagram or a segment without a
+//! connection can be forged. So can a segment whose sequence numbers its connection rejects; it changes nothing there
+//! and nothing here ([`Socket::takes`]).
 //!
-//! Verified traffic is counted in windows of its own, with the same limits: forged packets in the name of a source
-//! take nothing from its open connections. And a ban begins with a verified segment: one that was refused, or one of
-//! a source that has itself opened as many connections as the limit allows, and was refused another.
+//! Verified traffic is counted in separate windows, with the same limits. So forged packets in the name of a source use
+//! nothing of the limit of its open connections. A ban begins with a verified segment: a refused one, or one after
+//! enough connections. In the latter case the source itself has opened as many connections as the limit allows, and was
+//! refused another.
 
 use crate::admission::Fingerprint;
 use crate::drop_cache::Key;
@@ -13,33 +14,33 @@ use crate::hash::HashKey;
 use crate::packet::Segment;
 use crate::time::Nanos;
 
-/// Which of a limit's windows: by what its slot differs from the limit's own.
+/// Window of a limit for one kind of traffic. The code changes the top three bits of the limit's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Side {
     /// Unverified traffic, which can be forged.
     Unverified = 0,
-    /// Verified traffic.
+    /// Verified traffic, of connections that the host has answered.
     Verified = 1,
-    /// The connections that a ban needs. It refuses nothing.
+    /// Connections that a ban needs as evidence. The window refuses nothing.
     Evidence = 2,
-    /// Of a limit of requests: attempts to connect, which can be forged. Over the limit they make a source suspect,
-    /// and pass.
+    /// Request limits: connection attempts, which can be forged. Attempts over the limit pass, and make a source
+    /// suspect.
     Attempts = 3,
-    /// Of a limit of requests: what the guard allows a suspect source to open.
+    /// Request limits: connections that the guard allows a suspect source to open.
     Opened = 4,
-    /// Of a limit of requests: segments that begin none, as the guard allows.
+    /// Request limits: segments that begin no request, as the guard allows them.
     Segments = 5,
-    /// Of a limit of requests: refused requests that were sent again. It admits and refuses nothing: its refusals are
-    /// those of the limit's own window that repeat an earlier one.
+    /// Request limits: retransmitted requests that were refused before. The window admits and refuses nothing. Its
+    /// refusals are those of the limit's own window that repeat an earlier refusal.
     Repeated = 6,
-    /// Datagrams of QUIC that are no request, as the guard of a limit of requests allows. They can be forged, and so do
-    /// not share the window of [`Side::Segments`].
+    /// Request limits: QUIC datagrams that are no request, as the guard allows them. They can be forged, so they do not
+    /// share the window of [`Side::Segments`].
     Datagrams = 7,
 }
 
 impl Side {
-    /// Every one.
+    /// All sides, in the order of their codes.
     pub const ALL: [Self; 8] = [
         Self::Unverified,
         Self::Verified,
@@ -51,7 +52,7 @@ impl Side {
         Self::Datagrams,
     ];
 
-    /// Of a code.
+    /// Returns the side of a code. Unknown codes are [`Side::Unverified`].
     #[inline(always)]
     pub const fn from_code(code: u32) -> Self {
         match code {
@@ -66,81 +67,82 @@ impl Side {
         }
     }
 
-    /// Its slot, of a limit with this one.
+    /// Returns the slot of this side's window, for a limit with the given slot.
     #[inline(always)]
     pub const fn slot(self, slot: u32) -> u32 {
         slot ^ (self as u32) << SIDE_SHIFT
     }
 
-    /// Whether the guard holds a source to it.
+    /// Returns whether the side's window belongs to the guard.
     #[inline(always)]
     pub const fn is_guard(self) -> bool {
         matches!(self, Self::Attempts | Self::Opened | Self::Segments | Self::Datagrams)
     }
 }
 
-/// The slot of what is sent again of requests that the window of verified traffic in this slot refused.
+/// Returns the slot for retransmissions of requests that the window of verified traffic in this slot refused.
 #[inline(always)]
 pub const fn repeated_of_verified(slot: u32) -> u32 {
     Side::Repeated.slot(Side::Verified.slot(slot))
 }
 
 const SIDE_SHIFT: u32 = 29;
-// A slot has three bits for it, and so has `hold::At`: another one would be taken for a limit's own window.
+// A slot has three bits for the side, and so has `hold::At`. A further side would be confused with the limit's own
+// window.
 const _: () = assert!(Side::ALL.len() <= 1 << (u32::BITS - SIDE_SHIFT));
 
-/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a
-/// window.
+/// Returns the part of a slot that all windows of a limit share. It differs between limits, or they would share
+/// windows.
 pub const fn of_all_sides(slot: u32) -> u32 {
     slot & ((1 << SIDE_SHIFT) - 1)
 }
 
-/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at
-/// least [`GUARDED_SEGMENTS_MIN`]. Of datagrams it allows as many, and counts few of them, see
-/// [`crate::flow::DATAGRAMS_PER_COUNTED`]. // docs/COUNTING.md has what was measured
+/// Segments that begin no request and that the guard allows a source, for each request of the limit. The minimum is
+/// [`GUARDED_SEGMENTS_MIN`]. The guard allows as many datagrams, and counts few of them, see
+/// [`crate::flow::DATAGRAMS_PER_COUNTED`]. docs/COUNTING.md has the measurements.
 pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 
-/// However small the limit is: 1 GB of an upload is 8 192, see
+/// Minimum number of segments that the guard allows, however small the limit is. An upload of 1 GB counts 8192, see
 /// [`crate::conversation::Conversation::is_unaccounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
-/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to
-/// `most`.
+/// Returns the number of segments that begin no request and that the guard of a limit allows. `requests` is the limit,
+/// and `most` is the maximum count of a cell.
 pub fn guarded_segments(requests: u64, most: u64) -> u64 {
     requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
 }
 
-/// What evidence a rule needs of its packets: a set of these.
+/// Set of the evidence that a rule needs from its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct EvidenceNeeds(pub u8);
 
 impl EvidenceNeeds {
-    /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
+    /// Evidence of each TCP segment: the rule counts packets or bytes, or refuses everything.
     pub const SEGMENTS: Self = Self(1);
-    /// Each connection, once: the rule counts connections, and bans or shares them with other hosts.
+    /// Evidence of each connection, once: the rule counts connections, and bans or shares them with other hosts.
     pub const CONNECTIONS: Self = Self(2);
-    /// Only verified traffic begins a ban.
+    /// Evidence for bans: only verified traffic begins a ban.
     pub const BANS: Self = Self(4);
-    /// The limits count nothing but connections, so that nothing that they admit is verified traffic.
+    /// Flag for limits that count only connections, so packets that they admit are not verified traffic.
     pub const CONNECTIONS_ALONE: Self = Self(8);
-    /// Each TCP segment, as a page may have ended its connection.
+    /// Evidence of each TCP segment, since a page may have ended its connection.
     pub const PAGES: Self = Self(16);
 
-    /// Whether it has any of these.
+    /// Returns whether the set has any of these.
     #[inline(always)]
     pub const fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
     }
 
-    /// All but these.
+    /// Returns the set without `other`.
     #[inline(always)]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Both.
+    /// Returns the union of both sets.
     #[inline(always)]
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
@@ -148,14 +150,15 @@ impl EvidenceNeeds {
     }
 }
 
-/// The fingerprint by which the connection of a segment with this key is kept as found among the host's own: for 275
-/// s at least. The destination address is left out: it takes a look-up and tells few apart.
+/// Returns the fingerprint of a segment's connection that was found among the host's sockets. The filter keeps it for
+/// at least 275 s. The destination address is left out: it takes a lookup, and separates few connections.
 #[inline(always)]
 pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 38, now)
 }
 
-/// The same, that it was not: for a second at least.
+/// Returns the fingerprint of a segment's connection that was not found among the host's sockets. The filter keeps it
+/// for at least a second.
 #[inline(always)]
 pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 30, now)
@@ -166,56 +169,55 @@ const fn connection(seed: HashKey, key: Key, source_port: u16, generation_shift:
     Fingerprint::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, generation_shift, now)
 }
 
-/// Whether a segment of a connection with this fingerprint is looked up now, though it was not found a moment ago,
-/// where an entry drops unverified traffic of its source: in one of sixteen moments of 4 ms. So no connection stays
-/// refused by another's fingerprint, and without the seed the moment cannot be foreseen.
+/// Returns whether a connection that was not found recently is looked up again. Used if an entry drops unverified
+/// traffic of the source. One of sixteen periods of 4 ms allows it. So a shared fingerprint never refuses a connection
+/// for long, and the period cannot be predicted without the seed.
 #[inline(always)]
 pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
     HashKey([connection.place; 2]).hash(now.0 >> 22, 0) & 15 == 0
 }
 
-/// What the host's TCP socket that a segment is for says of its sender.
+/// Verification of a segment's sender by the host's TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// There is none, or one that listens: the segment can be forged.
+    /// No socket, or a listening one: the segment can be forged.
     Unknown,
-    /// It has answered a SYN, waits for the end of the handshake, and cannot verify that. A client's first request
-    /// may come with it, before the stack has seen either: it counts as verified, like those after it, and bans no
-    /// source. What is no request does not.
+    /// The socket has answered a SYN and waits for the end of the handshake, so it verifies nothing yet. The client's
+    /// first request may arrive together with that end, before the stack has seen either. The request counts as
+    /// verified, like those after it, and bans no source. Other segments do not count as verified.
     Answered,
-    /// Its peer has sent this, who has received what it has sent.
+    /// The connection is established: its peer has received the host's packets, and has sent this segment.
     Established,
-    /// It does not take this segment from any sender.
+    /// The socket rejects this segment from any sender.
     Ignored,
 }
 
-/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host
-/// order.
+/// Sequence numbers of a socket: what it has received and sent (`struct tcp_sock`, Linux 6.18). They are in host order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Socket {
-    /// The next byte that it expects: `rcv_nxt`.
+    /// Next byte that the socket expects: `rcv_nxt`.
     pub received: u32,
-    /// What it expected when it last told its window: `rcv_wup`.
+    /// Next byte that the socket expected when it last announced its window: `rcv_wup`.
     pub window_at: u32,
-    /// The window: `rcv_wnd`.
+    /// Receive window in bytes: `rcv_wnd`.
     pub window: u32,
-    /// The next byte that it will be given to send: `write_seq`.
+    /// Sequence number of the next byte that the program will write: `write_seq`.
     pub said: u32,
-    /// The first byte that its peer has not acknowledged: `snd_una`.
+    /// First byte that the peer has not acknowledged: `snd_una`.
     pub unacknowledged: u32,
-    /// The largest window that its peer has told: `max_window`.
+    /// Largest window that the peer has announced: `max_window`.
     pub peers_window_max: u32,
 }
 
 impl Socket {
-    /// The first byte that it does not take yet.
+    /// Returns the first byte beyond the socket's receive window.
     #[inline(always)]
     pub const fn window_end(&self) -> u32 {
         self.window_at.wrapping_add(self.window)
     }
 
-    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux
-    /// 6.18), or has taken it: so does who has not heard of that, and sends it again.
+    /// Returns whether the socket accepts a segment by its sequence numbers, or has accepted it (`tcp_sequence`,
+    /// `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18). A sender that missed the acknowledgement retransmits the segment.
     #[inline(always)]
     pub const fn takes(&self, segment: &Segment) -> bool {
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
@@ -227,13 +229,13 @@ impl Socket {
     }
 }
 
-/// Whether `first` comes before `second`, or is it, on the circle that sequence numbers are.
+/// Returns whether `first` is at or before `second`, modulo 2^32.
 #[inline(always)]
 const fn is_at_or_behind(first: u32, second: u32) -> bool {
     second.wrapping_sub(first) < 1 << 31
 }
 
-/// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
+/// Returns the verification by a socket in this state (`include/net/tcp_states.h`, Linux 6.18).
 #[inline(always)]
 pub const fn connection_state(state: u32) -> ConnectionState {
     const SYN_RECV: u32 = 3;
@@ -247,21 +249,21 @@ pub const fn connection_state(state: u32) -> ConnectionState {
     }
 }
 
-/// Whether a socket in this state listens.
+/// Returns whether a socket in this state listens.
 #[inline(always)]
 pub const fn is_listening(state: u32) -> bool {
     const LISTEN: u32 = 10;
     state == LISTEN
 }
 
-/// Whether what is in this state is no socket yet, but what is kept of a SYN.
+/// Returns whether this is the state of a request socket, which the kernel keeps for a SYN.
 #[inline(always)]
 pub const fn is_request(state: u32) -> bool {
     const NEW_SYN_RECV: u32 = 12;
     state == NEW_SYN_RECV
 }
 
-/// Whether a socket in this state has ended its side: it answers nothing any more.
+/// Returns whether a socket in this state has closed its side, so it sends no more answers.
 #[inline(always)]
 pub const fn has_ended(state: u32) -> bool {
     const ESTABLISHED: u32 = 1;

@@ -1,6 +1,6 @@
-//! The window: how much of a limit is used, and whether one more is within the limit.
+//! Sliding window: how much of a limit is used, and whether a charge is within the limit.
 //!
-//! A window is a ring of [`CELLS`] words, one a bucket, that change only by compare-and-exchange; a bucket's
+//! A window is a ring of [`CELLS`] words, one for each bucket, that change only by compare-and-exchange. A bucket's
 //! place in the ring is the low bits of its number. A cell packs the rest of the number, a *sealed* bit, and the count:
 //!
 //! ```text
@@ -8,19 +8,18 @@
 //!    [ bucket number >> 3        |   sealed   |       count         ]
 //! ```
 //!
-//! A charge is admitted only by a compare-and-exchange on the cell of the current bucket, and only while the
-//! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
-//! stale the reads were. A CPU that opens a later bucket seals this one first, which makes a late charge to it fail.
-//! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
-//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that is over the limit stays
-//! over it.
+//! A charge is admitted only by a compare-and-exchange on the current bucket's cell, and only while the `full_buckets`
+//! buckets before it are all sealed. A sealed count never grows again, so their sum is exact, however stale the reads
+//! were. A CPU that opens a later bucket first seals the current one, so a late charge to that one fails. So no order
+//! of any number of CPUs admits more than the limit, and their loads need no order. A refusal needs no atomic: counts
+//! in the window only grow, except for refunds, so a sum over the limit stays over it.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 //!
-//! A limit that hosts share has two parts in its count ([`Parts`]): the low bits are what this host admitted, the
-//! upper ones what it was told of the others, in units. Both are summed, so that ours and others' together stay at or
-//! below the limit, and ours alone does too, whatever is told. Others' part changes in sealed cells as well: it is
-//! known late, and a CPU that summed less was a moment early.
+//! A limit that hosts share has two parts in its count ([`Parts`]). The low bits are what this host admitted. The upper
+//! bits are what other hosts reported, in units. Both are summed: all hosts together stay within the limit, and so does
+//! this host alone, whatever is reported. The others' part may change in sealed cells: it arrives late, and a CPU that
+//! summed less was early.
 
 use crate::time::BucketIndex;
 
@@ -28,77 +27,75 @@ mod parts;
 
 pub use parts::{OTHERS_BITS, OTHERS_MAX, Parts};
 
-/// Cells of a window: the current bucket and at most 7 before it.
+/// Number of cells of a window: the current bucket and at most 7 before it.
 pub const CELLS: usize = 8;
 
-/// The fewest full buckets before the current one that a window takes in: a lenient one of 5 buckets.
+/// Minimum number of full buckets before the current one in a window: a lenient one of 5 buckets.
 pub const FULL_BUCKETS_MIN: u8 = 4;
 
-/// The most: a strict one of 7 buckets.
+/// Maximum number of full buckets before the current one in a window: a strict one of 7 buckets.
 pub const FULL_BUCKETS_MAX: u8 = 7;
 
-/// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell
-/// in between.
+/// Maximum tries to charge a window. Each failed try means that another CPU changed this source's cell in between.
 pub const TRIES_MAX: usize = 16;
 
-/// How long bucket numbers last: 200 years from 1970.
+/// Range of bucket numbers in nanoseconds: 200 years from 1970.
 const HORIZON_NS: u128 = 200 * 366 * 86_400 * 1_000_000_000;
 
 const RING_BITS: u32 = CELLS.trailing_zeros();
 
-/// Where a window's words live.
+/// Storage of a window's words.
 pub trait Cells {
-    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them; the
+    /// Number of tries of one [`charge`], at most [`TRIES_MAX`]. It is smaller if a verifier follows each try; the
     /// caller then charges again.
     const TRIES: usize = TRIES_MAX;
 
-    /// The word at `index` (below [`CELLS`]), however stale.
+    /// Returns the word at `index` (below [`CELLS`]), which may be stale.
     fn load(&self, index: usize) -> u64;
-    /// Replaces the word at `index` if it still is `current`, and says whether it did.
+    /// Replaces the word at `index` if it still is `current`. Returns whether it was replaced.
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool;
 
-    /// Returns `value`. Where a verifier follows every path, this is where it forgets how it came by the number, so
-    /// that the paths through one try are the same for the next.
+    /// Returns `value`. A verifier that follows every path forgets here how the number was computed. So the paths
+    /// through one try are the same for the next.
     #[inline(always)]
     fn forget(&self, value: u64) -> u64 {
         value
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
-    /// on to it.
+    /// Returns `value`. The compiler then knows nothing about the value, so it copies no loop that depends on it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
     }
 
-    /// Calls [`settle`]; or returns none where a verifier counts the stack of one function within another. The caller then
-    /// settles and charges again.
+    /// Calls [`settle`]. Returns None where a verifier adds up the stack of nested functions; the caller then settles
+    /// and charges again.
     #[inline(always)]
     fn settle(&self, limit: Limit, bucket: BucketIndex) -> Option<BucketIndex> {
         Some(settle(self, limit, bucket))
     }
 }
 
-/// One limit's arithmetic.
+/// Arithmetic of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Admitted while the sum stays at or below it.
+    /// Maximum sum of admitted amounts in the window.
     pub amount: u64,
-    /// Full buckets before the current one that the sum takes in, [`FULL_BUCKETS_MIN`] to [`FULL_BUCKETS_MAX`], or 0:
-    /// a fixed window, which is its current bucket. What is outside counts as the nearest of these.
+    /// Number of full buckets before the current one that the sum includes: [`FULL_BUCKETS_MIN`] to
+    /// [`FULL_BUCKETS_MAX`], or 0 for a fixed window of one bucket. Other values count as the nearest of these.
     pub full_buckets: u8,
-    /// What a cell's count is made of.
+    /// Composition of a cell's count.
     pub parts: Parts,
-    /// At most so much in one bucket; [`BURST_ANY`] where the sum alone decides.
+    /// Maximum amount in one bucket; [`BURST_ANY`] if only the sum is limited.
     pub burst: u64,
 }
 
-/// The burst of a limit that has none of its own.
+/// Burst of a limit without a burst of its own.
 pub const BURST_ANY: u64 = u64::MAX;
 
 impl Limit {
-    /// Whether `amount` more is within the limit where the current bucket has `current`, and those before it
-    /// `before`.
+    /// Returns whether `amount` more is within the limit. `current` is the count of the current bucket, and `before` is
+    /// that of the buckets before it.
     #[inline(always)]
     const fn is_within(self, before: u64, current: u64, amount: u64) -> bool {
         is_within(self.parts.total(before.wrapping_add(current)), amount, self.amount)
@@ -106,35 +103,36 @@ impl Limit {
     }
 }
 
-/// What became of a charge.
+/// Result of a charge.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Added to a bucket.
+    /// The charge was added to a bucket.
     Admitted(Admitted),
-    /// Over the limit; nothing was added.
+    /// The charge is over the limit; nothing was added.
     Refused,
-    /// [`Cells::TRIES`] tries were overtaken; nothing was added.
+    /// Other CPUs were faster in all [`Cells::TRIES`] tries; nothing was added.
     Contended,
-    /// Nothing was added, and [`Cells::settle`] left it to the caller to settle what is before this bucket.
+    /// Nothing was added. The caller has to settle the buckets before this one, since [`Cells::settle`] did not.
     Unsettled(BucketIndex),
 }
 
-/// A charge that was admitted.
+/// Charge that was admitted.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// To this bucket.
+    /// Bucket that was charged.
     pub bucket: BucketIndex,
-    /// What this host has admitted in it, with the charge.
+    /// Amount that this host has admitted in the bucket, including the charge.
     pub own: u64,
-    /// Whether it is a step, see [`Parts::step_bits`].
+    /// True if the charge is a step, see [`Parts::step_bits`].
     pub is_step: bool,
 }
 
-/// Bits of a cell's count for buckets of this length: what 200 years of bucket numbers leave of the word, at most 47.
+/// Returns the bits of a cell's count for buckets of this length: those that 200 years of bucket numbers leave, at most
+/// 47.
 ///
-/// The count's width follows from the bucket's length alone, so that a changed amount never changes what a cell means.
+/// The width depends on the bucket's length only, so a changed amount never changes the meaning of a cell.
 pub const fn count_bits(bucket_ns: u64) -> u8 {
     if bucket_ns == 0 {
         return 0;
@@ -148,26 +146,26 @@ pub const fn count_bits(bucket_ns: u64) -> u8 {
     bits
 }
 
-/// The largest amount that a limit of this host alone with buckets of this length can have.
+/// Returns the largest amount of a limit that hosts do not share, with buckets of this length.
 pub const fn amount_max(bucket_ns: u64) -> u64 {
     Parts::alone(bucket_ns).amount_max()
 }
 
-/// One cell, taken apart.
+/// Decoded cell of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Which bucket.
+    /// Number of the cell's bucket.
     pub bucket: BucketIndex,
-    /// Whether its count is final.
+    /// True if the count is final.
     pub sealed: bool,
-    /// What this host admitted in it.
+    /// Amount that this host admitted in the bucket.
     pub count: u64,
-    /// What other hosts admitted, in units, as far as they have told.
+    /// Amount that other hosts reported for the bucket, in units.
     pub others: u64,
 }
 
 impl Cell {
-    /// The cell that `word` at `index` stands for.
+    /// Returns the cell that `word` at `index` encodes.
     #[inline(always)]
     pub const fn decode(word: u64, index: usize, parts: Parts) -> Self {
         let (prefix, count) = (Prefix::of(word, parts.count_bits()), self::count(word, parts.count_bits()));
@@ -175,7 +173,7 @@ impl Cell {
         Self { bucket: prefix.bucket(index), sealed: prefix.0 & 1 == 1, count: own, others }
     }
 
-    /// The word for this cell.
+    /// Returns the word that encodes this cell.
     #[inline(always)]
     pub const fn encode(self, parts: Parts) -> u64 {
         let bits = parts.count_bits() as u32;
@@ -184,13 +182,13 @@ impl Cell {
     }
 }
 
-/// The word of a bucket with a count as it is in a cell, others' part included.
+/// Returns the word of a bucket with `count` as stored in a cell, including the others' part.
 #[inline(always)]
 const fn word_of(bucket: BucketIndex, sealed: bool, count: u64, count_bits: u8) -> u64 {
     ((bucket.0 >> RING_BITS) << 1 | sealed as u64) << (count_bits & 63) | count
 }
 
-/// Where a bucket's cell is in the ring.
+/// Returns the place of a bucket's cell in the ring.
 #[inline(always)]
 pub const fn index(bucket: BucketIndex) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "only the low bits are asked for")]
@@ -198,7 +196,7 @@ pub const fn index(bucket: BucketIndex) -> usize {
     low & (CELLS - 1)
 }
 
-/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare
+/// Upper part of a cell's word, above the count: the tag and the sealed bit. Later buckets in one place compare
 /// greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Prefix(u64);
@@ -219,7 +217,7 @@ impl Prefix {
         Self(bucket.0 >> RING_BITS << 1 | 1)
     }
 
-    /// The bucket that the cell at `index` with this prefix holds.
+    /// Returns the bucket that the cell at `index` with this prefix holds.
     #[inline(always)]
     const fn bucket(self, index: usize) -> BucketIndex {
         BucketIndex(self.0 >> 1 << RING_BITS | index as u64)
@@ -231,28 +229,29 @@ const fn count(word: u64, count_bits: u8) -> u64 {
     word & ((1 << (count_bits & 63)) - 1)
 }
 
-/// [`FULL_BUCKETS_MAX`], of which the compiler knows nothing.
+/// Returns [`FULL_BUCKETS_MAX`], in a form whose value the compiler does not know.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "it had eight bits")]
 fn full_buckets_max<C: Cells + ?Sized>() -> u8 {
     C::unknown(FULL_BUCKETS_MAX.into()) as u8
 }
 
-/// The full buckets before the current one.
+/// Sum over the full buckets before the current one.
 struct Before {
-    /// What was admitted in them; of no meaning unless they are settled.
+    /// Amount that was admitted in them; meaningless unless they are settled.
     used: u64,
-    /// Whether all of them have their final count.
+    /// True if all of them have their final count.
     is_settled: bool,
 }
 
-/// One pass without a branch but for the length: nearly always all are settled. `most` is [`FULL_BUCKETS_MAX`].
+/// Returns the sum over the full buckets before `bucket`, in one pass without branches except for the length. Nearly
+/// always, all of them are settled. `most` is [`FULL_BUCKETS_MAX`].
 #[inline(always)]
 fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
     if limit.full_buckets == 0 {
-        // Nothing is summed. What is left of [`open`] is settled all the same.
+        // Nothing is summed, but the bucket that [`open`] left must be settled.
         let left = BucketIndex(bucket.0 - FULL_BUCKETS_MIN as u64);
         let is_settled = Prefix::of(cells.load(index(left)), limit.parts.count_bits()) == Prefix::sealed(left);
         return Before { used, is_settled };
@@ -269,8 +268,8 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
     Before { used, is_settled: difference == 0 }
 }
 
-/// What was admitted in the full buckets before the current one, as far as is known: final where they are settled, else
-/// at least this.
+/// Returns the amount that is known to be admitted in the full buckets before the current one. It is final if they are
+/// settled, and a lower bound otherwise.
 #[inline(always)]
 fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let mut used = 0_u64;
@@ -286,11 +285,11 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     used
 }
 
-/// What was admitted in this bucket, as far as is known: nothing where its place has another one.
+/// Returns the amount that is known to be admitted in this bucket; 0 if its place holds another bucket.
 #[inline(always)]
 fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let word = cells.load(index(bucket));
-    // 0: still open. 1: sealed. Else another bucket.
+    // 0: still open. 1: sealed. Any other value: another bucket.
     if Prefix::of(word, limit.parts.count_bits()).0 ^ Prefix::open(bucket).0 <= 1 {
         count(word, limit.parts.count_bits())
     } else {
@@ -298,8 +297,8 @@ fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) 
     }
 }
 
-/// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next
-/// try. Returns the current bucket, or a later one that is already there.
+/// Gives each bucket before the current one its final count. If another CPU interferes, the next try continues. Returns
+/// the current bucket, or a later one that is already there.
 #[inline(always)]
 pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
     let mut newest = bucket;
@@ -323,14 +322,15 @@ pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -
     newest
 }
 
-/// Bucket numbers start above the window's length, so that no bucket before the current one is negative.
+/// Returns the bucket, or the first allowed one: numbers start at [`CELLS`], so no bucket before the current one is
+/// negative.
 #[inline(always)]
 const fn never_negative(bucket: BucketIndex) -> BucketIndex {
     if bucket.0 < CELLS as u64 { BucketIndex(CELLS as u64) } else { bucket }
 }
 
-/// Charges `amount` at `now`, exactly: of any charges on any number of CPUs, those admitted never sum to more
-/// than the limit in the window of the last of them.
+/// Charges `amount` at `now`, exactly. The charges that are admitted, on any number of CPUs, never sum to more than the
+/// limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
     let (mut bucket, most) = (never_negative(now), full_buckets_max::<C>());
@@ -344,7 +344,7 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
     Charge::Contended
 }
 
-/// [`charge`], in one try.
+/// Charges like [`charge`], in one try.
 #[inline(always)]
 pub fn charge_once<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
     match charge_in(cells, limit, never_negative(now), amount, FULL_BUCKETS_MAX) {
@@ -353,10 +353,10 @@ pub fn charge_once<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: 
     }
 }
 
-/// What one try comes to.
+/// Result of one try to charge.
 enum Tried {
     Done(Charge),
-    /// To be tried again, in this bucket.
+    /// The charge has to be tried again, in this bucket.
     Later(BucketIndex),
 }
 
@@ -390,17 +390,18 @@ fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64
     }
 }
 
-/// Whether `amount` would be admitted at `now`, without charging it. "No" is certain; "yes" another CPU may overtake.
+/// Returns whether `amount` would be admitted at `now`, without a charge. `false` is certain; another CPU may overtake
+/// `true`.
 #[inline(always)]
 pub fn is_within_limit<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
     let bucket = BucketIndex(cells.forget(never_negative(now).0));
     limit.is_within(full(cells, limit, bucket), admitted_in(cells, limit, bucket), amount)
 }
 
-/// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
-/// [`Cells::TRIES`] tries are overtaken it stays charged: the error is on the side of refusing.
+/// Takes back a charge that [`charge`] admitted to `bucket`, if the cell still holds that bucket. If other CPUs are
+/// faster in [`Cells::TRIES`] tries, the amount stays charged, which can only refuse more.
 ///
-/// A sealed count may shrink, never grow: a CPU that summed the larger one only refused more.
+/// A sealed count may shrink, never grow: a CPU that summed the larger count only refused more.
 #[inline(always)]
 pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64) {
     let at = index(bucket);
@@ -417,11 +418,11 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
     }
 }
 
-/// Writes what other hosts admitted in a bucket, in units; what a cell does not hold is cut off. It replaces what they
-/// had told before. Nothing is written where the place has a later bucket, where `bucket` is later than `now`, or where
-/// [`Cells::TRIES`] tries are overtaken: then this host admits as if it had not been told.
+/// Writes the amount that other hosts admitted in a bucket, in units, up to [`OTHERS_MAX`]. It replaces the amount that
+/// they reported before. Returns false and writes nothing in three cases: the place has a later bucket, `bucket` is
+/// later than `now`, or [`Cells::TRIES`] tries fail. This host then admits as without the report.
 ///
-/// This host's part stays as it is, so nothing that is told makes it admit more than the limit by itself.
+/// This host's part stays unchanged, so no report makes it alone admit more than the limit.
 #[inline(always)]
 pub fn write_others<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, bucket: BucketIndex, units: u64) -> bool {
     let (at, parts) = (index(bucket), limit.parts);
@@ -436,7 +437,7 @@ pub fn write_others<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, bucket:
             let own = parts.own(count(word, parts.count_bits()));
             word_of(bucket, prefix != open, own | units << parts.own_bits(), parts.count_bits())
         } else if prefix < open {
-            // Nothing was admitted here in this bucket. One that is over stays so.
+            // This host admitted nothing in the bucket. A bucket that is over is written as sealed.
             word_of(bucket, bucket < now, units << parts.own_bits(), parts.count_bits())
         } else {
             return false;
@@ -448,18 +449,18 @@ pub fn write_others<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, bucket:
     false
 }
 
-/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and nothing
-/// written, if it is over the limit. One bucket is left to be settled, so that the second charge is told from the
-/// first: the latest to which no charge can come any more, as what is before that takes in the place of `now`.
+/// Writes the words of a new window, with `amount` charged at `now`. Returns false and writes nothing if it is over the
+/// limit. One bucket stays unsettled, which distinguishes the second charge from the first. It is the latest bucket
+/// that no charge can reach any more.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
     if !limit.is_within(0, 0, amount) {
         return false;
     }
     let now = never_negative(now).0;
-    // One word after the other: all at once would be a fifth of the kernel's stack.
+    // One word after the other: all of them at once would take a fifth of the kernel's stack.
     for at in 0..core::hint::black_box(CELLS) {
-        // The newest bucket at or before `now` whose place this is.
+        // The newest bucket at or before `now` that belongs to this place.
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
         let bucket = BucketIndex(now - back);
         let count = if back == 0 { amount } else { 0 };
@@ -469,13 +470,13 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
     true
 }
 
-/// Sum over the window at `now`, with what other hosts admitted.
+/// Returns the sum over the window at `now`, including the amounts of other hosts.
 #[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     limit.parts.total(sum(cells, limit, now))
 }
 
-/// The same, in two: this host's part, and others'.
+/// Returns the sum over the window at `now` in two parts: this host's and the others'.
 pub fn used_apart<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> (u64, u64) {
     let sum = sum(cells, limit, now);
     (limit.parts.own(sum), limit.parts.total(sum) - limit.parts.own(sum))
@@ -487,25 +488,26 @@ fn sum<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     full(cells, limit, bucket).wrapping_add(admitted_in(cells, limit, bucket))
 }
 
-/// The first bucket, from `now` on, in which `amount` is within the limit if nothing else is charged; none if it
-/// never is.
+/// Returns the first bucket, from `now` on, in which `amount` is within the limit if nothing else is charged. Returns
+/// None if it never is.
 pub fn free_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Option<BucketIndex> {
     (0..=CELLS as u64)
         .map(|ahead| BucketIndex(now.0.saturating_add(ahead)))
         .find(|&bucket| is_within_limit(cells, limit, bucket, amount))
 }
 
-/// The first bucket, from `now` on, in which `least` is within the limit if nothing else is charged, at least 1:
-/// [`free_from`] in one pass. Where that is more than the limit, the first one in which nothing is left of what was
-/// admitted.
+/// Returns the first bucket, from `now` on, in which `least` is within the limit if nothing else is charged. `least` is
+/// at least 1. Works like [`free_from`], in one pass. If `least` exceeds the limit, returns the first bucket in which
+/// all admitted amounts have expired.
 #[inline(always)]
 pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u64) -> BucketIndex {
     let bucket = BucketIndex(cells.forget(never_negative(now).0));
     let current = admitted_in(cells, limit, bucket);
     let mut used = current;
-    // As much puts it over the limit.
+    // Amounts at which `least` more is over the limit.
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
-    // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
+    // Number of sums that are full, over one bucket, two buckets, and so on. That number, from the end, is the first
+    // one.
     let mut full = (limit.parts.total(used) >= amount) as u64;
     for back in 1..full_buckets_max::<C>() + 1 {
         if back <= limit.full_buckets {
@@ -531,13 +533,13 @@ impl Cells for [u64; CELLS] {
         self[index & (CELLS - 1)]
     }
 
-    /// A copy of a window is for reading.
+    /// Fails always: a copy of a window is for reading.
     fn compare_exchange(&self, _: usize, _: u64, _: u64) -> bool {
         false
     }
 }
 
-/// A window that no other thread has.
+/// Window that only one thread uses.
 impl Cells for [core::cell::Cell<u64>; CELLS] {
     fn load(&self, index: usize) -> u64 {
         self[index & (CELLS - 1)].get()

@@ -1,11 +1,11 @@
-//! A machine that stores the high byte first is refused by the compiler, in one sentence. Every such machine that the
-//! compiler knows; what it compiles is the file that says so.
+//! Test that the compiler refuses each big-endian target that it knows, in one sentence. It compiles only the file with
+//! that check.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Told to the compiler as if the target had it: of most there is no `core` here to build anything with.
+/// Setting that the compiler takes as if the target had it. For most targets, there is no `core` here to build with.
 const BIG: &str = "target_endian=\"big\"";
 
 fn rustc(args: &[&str]) -> (bool, String) {

@@ -1,7 +1,9 @@
-//! The window's protocol under every order of two threads' loads and exchanges, and the common orders of three.
+//! Tests of the window's protocol under every order of two threads' loads and exchanges, and under the common orders of
+//! three.
 //!
-//! Loads are relaxed, so that loom also gives every stale value that a CPU might see.
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ratelimit-common --test loom --release`; nothing is here without it.
+//! Loads are relaxed, so loom also gives every stale value that a CPU might see.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ratelimit-common --test loom --release`; without it, this file is
+//! empty.
 #![cfg(loom)]
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
@@ -14,14 +16,14 @@ use ratelimit_common::drop_cache::{BUSY, ONE_DROPPED};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window::{self, Admitted, BURST_ANY, CELLS, Cells, Charge, FULL_BUCKETS_MIN, Limit, Parts};
 
-/// A bucket whose place in the ring is the first.
+/// Bucket whose place in the ring is the first.
 const NOW: u64 = 29_700_600;
 const MINUTE_NS: u64 = 60_000_000_000;
 
 struct Ring([AtomicU64; CELLS]);
 
 impl Ring {
-    /// A window in which `amount` was charged at `NOW`, as the packet path creates it.
+    /// Returns a window in which `amount` was charged at `NOW`, as the packet path creates it.
     fn opened(limit: Limit, amount: u64) -> Self {
         let mut words = [0; CELLS];
         assert!(window::open(&mut words, limit, BucketIndex(NOW), amount), "the first charge fits");
@@ -43,7 +45,7 @@ fn limit(amount: u64, full_buckets: u8) -> Limit {
     Limit { amount, full_buckets, parts: Parts::alone(MINUTE_NS), burst: BURST_ANY }
 }
 
-/// One charge that a thread makes.
+/// Charge that a thread makes.
 #[derive(Clone, Copy)]
 struct Demand {
     bucket: u64,
@@ -54,9 +56,9 @@ struct Demand {
 #[derive(Clone, Copy)]
 enum Does {
     Charge,
-    /// Takes it back, as a rule does when another of its limits refuses.
+    /// Charges, and refunds the charge, as a rule does when another of its limits refuses.
     ChargeAndRefund,
-    /// Writes what other hosts admitted, in units.
+    /// Writes the amount that other hosts admitted, in units.
     Tell,
 }
 
@@ -72,14 +74,14 @@ const fn tell(bucket: u64, units: u64) -> Demand {
     Demand { bucket, amount: units, does: Does::Tell }
 }
 
-/// What every order of the threads must give.
+/// Result that every order of the threads must give.
 struct Expected {
-    /// The least that is admitted in all, the amount that was there at the start included.
+    /// Minimum amount that is admitted in all, including the amount at the start.
     at_least: u64,
     preemptions: Option<usize>,
 }
 
-/// Runs the threads in every order. In each, no window that ends with an admission holds more than the limit.
+/// Runs the threads in every order, and asserts that no window that ends with an admission holds more than the limit.
 fn in_every_order(limit: Limit, opened_with: u64, threads: &'static [&'static [Demand]], expected: Expected) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = expected.preemptions;
@@ -125,7 +127,7 @@ fn run(ring: &Ring, limit: Limit, demands: &[Demand], log: &Mutex<Vec<(u64, u64)
     }
 }
 
-/// In the window that ends with each admission's bucket, the sum is within the limit.
+/// Asserts that the window ending with each admission's bucket is within the limit.
 fn holds(limit: Limit, log: &[(u64, u64)]) {
     for &(last, _) in log {
         let sum: u64 = log
@@ -245,9 +247,9 @@ fn a_bucket_that_others_open_is_settled_like_one_of_our_own() {
     in_every_order(shared(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 1, preemptions: Some(3) });
 }
 
-/// An entry of the drop cache as `ratelimit-ebpf/src/maps/drop_cache.rs` writes and reads it: another source takes its place
-/// while a packet of the first one asks. The first load is one that later loads wait for, as aarch64 does where their
-/// address is made of it; a relaxed one finds the refusal of the other source here.
+/// Models an entry of the drop cache as `ratelimit-ebpf/src/maps/drop_cache.rs` writes and reads it. Another source
+/// takes the entry while a packet of the first one looks it up. Later loads wait for the first one, as on aarch64 where
+/// their address depends on it. With a relaxed first load, the packet finds the other source's refusal.
 #[test]
 fn a_packet_is_never_refused_by_an_entry_of_another_source() {
     const SOURCES: [u64; 2] = [10, 20];

@@ -1,5 +1,5 @@
-//! The window under real threads, with a clock that one of them turns. loom.rs has every order of a few steps;
-//! this has a few orders of millions.
+//! Tests of the window under real threads, with a clock that one of them advances. tests/loom.rs covers every order of
+//! a few steps; these tests cover a few orders of millions.
 #![cfg(not(loom))]
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
@@ -32,13 +32,13 @@ impl Cells for Ring {
     }
 }
 
-/// What was admitted, by bucket since [`NOW`], and how often a charge was overtaken too often.
+/// Admitted amounts by bucket since [`NOW`], and the number of charges that were overtaken in every try.
 struct Tally {
     admitted: Vec<u64>,
     contended: u64,
 }
 
-/// Threads charge one by one, each in the bucket that `clock` shows it, until `clock` shows none.
+/// Runs threads that charge one by one, each in the bucket that `clock` returns, until it returns None.
 fn hammer(ring: &Ring, buckets: usize, clock: impl Fn() -> Option<u64> + Sync) -> Tally {
     let start = Barrier::new(THREADS);
     let tallies: Vec<Tally> = thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn two_threads_admit_exactly_the_limit_in_one_bucket() {
 
 #[test]
 fn two_threads_never_exceed_the_limit_in_any_window_while_the_clock_turns() {
-    // So few tries a bucket that the limit is reached only over several of them, and most buckets turn under way.
+    // There are so few tries per bucket that only several buckets reach the limit, and most buckets turn meanwhile.
     const TRIES_A_BUCKET: u64 = 300;
     const BUCKETS: usize = 4000;
     let ring = Ring::new();
@@ -99,18 +99,18 @@ fn two_threads_never_exceed_the_limit_in_any_window_while_the_clock_turns() {
         let bucket = tries.fetch_add(1, Ordering::Relaxed) / TRIES_A_BUCKET;
         (bucket < BUCKETS as u64).then_some(bucket)
     };
-    // One bucket more: a charge that finds its bucket sealed moves on to the next.
+    // One bucket more, since a charge that finds its bucket sealed moves on to the next.
     let tally = hammer(&ring, BUCKETS + 1, clock);
     let window = usize::from(LIMIT.full_buckets) + 1;
     for (start, buckets) in tally.admitted.windows(window).enumerate() {
         let sum: u64 = buckets.iter().sum();
         assert!(sum <= LIMIT.amount, "{sum} admitted in the window from bucket {start}: {buckets:?}");
     }
-    // Six buckets of 300 tries would be 1800: the limit bites in every round, and nothing is lost to a quarrel.
+    // Six buckets of 300 tries would be 1800, so the limit takes effect in every round. Contention loses nothing.
     let all: u64 = tally.admitted.iter().sum();
     let least = (BUCKETS / window) as u64 * LIMIT.amount * 9 / 10;
     assert!(all >= least, "{all} admitted in all, {least} expected at the least");
-    // Two threads that do nothing but charge one window, unoptimised: far worse than packets, which have a way to come.
+    // Two threads that only charge one window, unoptimised, are far worse than packets, which take time to arrive.
     let tries_in_all = BUCKETS as u64 * TRIES_A_BUCKET;
     assert!(tally.contended <= tries_in_all / 20, "{} charges overtaken {TRIES_MAX} times", tally.contended);
 }

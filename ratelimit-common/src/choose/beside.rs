@@ -1,47 +1,49 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring
-//! requests to any. One rule alone would let 64 KB of requests pass for one, at the others.
+//! Application of a later fragment that may be TCP to all rules that it may belong to. No port says which, and the
+//! fragment may contain requests for any of them. With one rule alone, 64 KB of requests would count as one at the
+//! others.
 //!
-//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing
-//! is put together: it has its port.
+//! Bans and `refuse_all` are left to the rule that judges, and to the first fragment, which has the port. Without the
+//! first fragment, nothing is reassembled.
 
 use super::{Rules, enforced, has_ended, lowest};
 use crate::layout::RuleSet;
 use crate::verdict::{Action, Reason, Verdict};
 
-/// The rules that a fragment has not been held to yet, and the verdicts of the others. It passes where it is within
-/// the limits of each. What is charged where the next one refuses stays charged.
+/// Progress of a fragment through its rules: the rules that are left, and the verdict of the earlier ones. The fragment
+/// passes if it is within the limits of each rule. Charges stay even if a later rule refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Beside {
-    /// Those that are left.
+    /// Rules that are left.
     pub rules: RuleSet,
-    /// The number of the one that it is held to.
+    /// Number of the rule that is being applied.
     pub rule: u32,
-    /// Below [`IS_SAID`] a reason's code, and above that the row of the rule that has said it; 0 before one has.
+    /// Verdict so far: a reason's code in the low byte, the row of its rule above it, and [`IS_SAID`]. 0 before the
+    /// first verdict.
     said: u32,
 }
 
 const IS_SAID: u32 = 1 << 31;
 
-/// What comes next.
+/// Next action for a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The rule with this number.
+    /// Apply the rule with this number.
     Rule(u32),
-    /// One that has ended: it finds [`Reason::WithinLimit`].
+    /// Skip a rule that has ended; its result is [`Reason::WithinLimit`].
     Ended,
-    /// Nothing: no rule is left, or none need be asked.
+    /// Stop: no rule is left, or none needs to be applied.
     Nothing,
 }
 
 impl Beside {
-    /// Of a fragment that this rule judges, and these too.
+    /// Creates the state for a fragment that `rule` judges, and to which the rules `beside` apply too.
     #[inline(always)]
     pub const fn new(rule: u32, beside: RuleSet) -> Self {
         Self { rules: beside, rule, said: 0 }
     }
 
-    /// Which rule is next, after the one that it was held to has found this.
+    /// Returns the next rule, after the current one has found `found`.
     #[inline(always)]
     pub fn next<R: Rules>(&mut self, rules: &R, found: Reason) -> Next {
         let verdict = enforced(rules.rule(self.rule), found);
@@ -49,7 +51,7 @@ impl Beside {
         if is_dropped || self.said == 0 {
             self.said = IS_SAID | verdict.reason as u32 | (verdict.rule as u32) << 8;
         }
-        // Of a source that is not remembered in one rule nothing is in others.
+        // A source that one rule does not remember is remembered by no other.
         if is_dropped || matches!(verdict.reason, Reason::NotAdmitted) {
             return Next::Nothing;
         }
@@ -59,7 +61,7 @@ impl Beside {
         if has_ended(rules, index) { Next::Ended } else { Next::Rule(index) }
     }
 
-    /// The verdict of all of them.
+    /// Returns the verdict of all applied rules.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "a row has eight bits")]
     pub const fn verdict(&self) -> Verdict {

@@ -1,4 +1,4 @@
-//! The choice over a configuration in memory.
+//! Tests of the choice on a configuration in memory.
 
 use super::*;
 use crate::access::Step;
@@ -10,13 +10,13 @@ const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 const SOURCE: Address = Address::v4([198, 51, 100, 7]);
 const SYN: Destination = Destination::Tcp { port: 80, opening: true, has_payload: false };
 
-/// A configuration whose rules are all for TCP port 80 and for what has no port.
+/// Configuration whose rules all protect TCP port 80 and packets without a port.
 struct Memory {
     config: Box<Config>,
     ports: Box<PortTable>,
     prefix: Option<Prefix>,
     target_rules: RuleSet,
-    /// Whether anything has asked for a prefix or a destination.
+    /// Flags: a prefix was asked for, and a destination was.
     asked: std::cell::Cell<[bool; 2]>,
 }
 
@@ -44,7 +44,7 @@ impl Rules for Memory {
     }
 }
 
-/// With so many rules, for everyone and to anywhere.
+/// Returns a configuration with `count` rules, from any source and to any address.
 fn memory(count: usize) -> Memory {
     let all = if count == RULES_MAX { RuleSet::MAX } else { (1 << count) - 1 };
     let mut config = Box::new(Config {
@@ -83,7 +83,7 @@ fn memory(count: usize) -> Memory {
 }
 
 impl Memory {
-    /// Something is known of the source.
+    /// Adds facts about the source's prefix.
     fn knowing(mut self, rules: RuleSet, access: &[Step]) -> Self {
         let mut prefix = Prefix { rules, ..Prefix::default() };
         prefix.access[..access.len()].copy_from_slice(access);
@@ -100,7 +100,7 @@ impl Memory {
         choice(self, Asked { source: SOURCE, to, may_be_tcp }, protecting(self, to).unwrap())
     }
 
-    /// The reason and the rule's number.
+    /// Returns the reason and the rule's number.
     fn chosen(&self, to: Destination) -> (Reason, Option<u32>) {
         let choice = self.choice(to);
         (choice.reason, choice.rule)
@@ -192,7 +192,7 @@ fn a_later_fragment_is_judged_by_the_first_rule_for_volume_and_held_to_the_other
     let of_udp = of.choice_of(Destination::Fragment, false);
     assert_eq!((of_udp.rule, of_udp.beside), (Some(2), 0));
     assert_eq!(of.choice(SYN).rule, Some(0));
-    // Where none counts volume, or that one has ended, the first judges.
+    // If no rule counts volume, or that rule has ended, the first rule judges.
     of.config.rules[2].until_ns = 1;
     assert_eq!(of.choice_of(Destination::Fragment, true).rule, Some(0));
 }
@@ -226,7 +226,7 @@ fn the_last_of_all_rules_is_found() {
     assert_eq!(of.choice(SYN).rule, Some(63));
 }
 
-/// What the rules that a fragment is held to after rule 0 are, while each finds this; and the verdict.
+/// Returns the steps of a fragment after rule 0, with a result of `found` for each rule, and the verdict.
 fn held_to(of: &Memory, beside: RuleSet, found: &[Reason]) -> (Vec<Next>, Verdict) {
     let mut fragment = Beside::new(0, beside);
     let mut held_to = Vec::new();
@@ -248,10 +248,10 @@ fn a_fragment_is_held_to_each_rule_until_one_drops_it() {
     assert_eq!(held_to(&of, 0b1010, &[FITS; 5]), (all.to_vec(), first));
     let over = Verdict { reason: Reason::OverLimit, rule: 1 };
     assert_eq!(held_to(&of, 0b1010, &[FITS, Reason::OverLimit]), (vec![Next::Rule(1), Next::Nothing], over));
-    // The rule that judges says it where all pass, whatever it is.
+    // If all rules pass the fragment, the verdict is that of the rule that judges it.
     let not_counted = Verdict { reason: Reason::NotCounted, rule: 0 };
     assert_eq!(held_to(&of, 0b10, &[Reason::NotCounted, FITS]).1, not_counted);
-    // Of a source that is not remembered in one nothing is in others.
+    // A source that one rule does not remember is remembered by no other.
     let not_admitted = Verdict { reason: Reason::NotAdmitted, rule: 0 };
     assert_eq!(held_to(&of, 0b10, &[Reason::NotAdmitted]), (vec![Next::Nothing], not_admitted));
 }

@@ -1,32 +1,31 @@
-//! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of
-//! it.
+//! Guard accounting for segments that begin no request, and the fast path for segments that need no socket look-up.
 
 use super::{Conversation, LOST, also, is, speaks};
 use crate::packet::{Frame, Segment};
 
-/// Bytes of long segments of which the guard counts one segment. // 1 GB is 8 192
+/// Bytes of long segments for which the guard counts one segment: 128 KiB, so 1 GiB counts as 8192 segments.
 pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
 const ACCOUNTED_SHIFT: u32 = 17;
 
-/// Least payload of a long segment: the guard counts each shorter one.
-// Writes of 16 and 64 KB end in segments of 346 to 478 bytes where others have 1448 or 1460.
+/// Smallest payload of a long segment, in bytes. The guard counts each shorter segment.
+// Writes of 16 and 64 KB end in segments of 346 to 478 bytes; the other segments have 1448 or 1460 bytes.
 pub const SHORT_BYTES: u32 = 256;
 
-/// Whether it is the one in [`ACCOUNTED_BYTES`] of what is long.
+/// Returns whether this segment is the one to count of each [`ACCOUNTED_BYTES`]: it crosses a multiple of them.
 #[inline(always)]
 const fn is_one_in_many(segment: &Segment) -> bool {
     let end = segment.sequence.wrapping_add(segment.payload_bytes);
     segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
 }
 
-/// The top bits of four bytes.
+/// Mask of the top bits of four bytes.
 const TOP_BITS: u32 = 0x8080_8080;
-/// The third byte of a ClientHello in the form of SSL 2, which some servers take before TLS 1.3; the first is of 128
-/// or more.
+/// Third byte of a ClientHello in SSL 2 format, which some servers accept before TLS 1.3. Its first byte is 128 or
+/// more.
 const SSL2_CLIENT_HELLO: u8 = 1;
 
-/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128, but for an old
-/// form of TLS. // so are those of one in 16 segments of data
+/// Returns whether a connection's first request may begin here. The first bytes of clear text and TLS are below 128,
+/// except in an SSL 2 ClientHello. One in 16 segments of random data passes this test too.
 #[inline(always)]
 fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
     let Some(bytes) = frame.bytes::<4>(at as usize) else { return true };
@@ -34,14 +33,14 @@ fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment that lies whole in the record of TLS that is under way, and is not short: what the server
-    /// says of it changes nothing then. Else false, and nothing is done. Where it is one that the guard counts, the
-    /// next one that does not go on so is counted for it.
+    /// Updates the state by a long segment that lies entirely in the current TLS record. The socket's state changes
+    /// nothing then. Otherwise returns false and changes nothing. If the guard has to count such a segment, the next
+    /// segment that takes the slow path is counted for it.
     ///
-    /// A client may end its connection in the middle of a record, and begin another between the same ports whose first
-    /// byte has the number of the next one. So the client must not have heard more since: another connection's server
-    /// has other numbers. And what it sends must not look like what a connection begins with, as servers before Linux
-    /// 6.1.69 take what acknowledges older numbers.
+    /// A client may close its connection in the middle of a record, and open another one on the same ports that begins
+    /// at the next sequence number. Two checks rule that out. The acknowledgement must be unchanged, since another
+    /// connection's server has other numbers. The payload must not look like the start of a connection, since servers
+    /// before Linux 6.1.69 accept segments that acknowledge older numbers.
     #[inline(always)]
     pub fn goes_on<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;
@@ -65,16 +64,15 @@ impl Conversation {
         true
     }
 
-    /// Whether the guard counts the segment by which it has come here, and which begins no request: each that is
-    /// short and of no body, or by which it `went_on` nowhere, as it was sent again; and of those by which a stream goes
-    /// on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what that is: the server ends a handshake
-    /// that goes on for long by itself.
+    /// Returns whether the guard counts a segment that begins no request. Counted are short segments outside a body,
+    /// retransmissions (`went_on` is false), and one long segment in each [`ACCOUNTED_BYTES`]. Nothing is counted
+    /// during a handshake that is known as such, since the server ends a long one itself.
     #[inline(always)]
     pub const fn is_unaccounted(&mut self, segment: &Segment, went_on: bool) -> bool {
         let is_due = self.also & also::UNACCOUNTED != 0;
         self.also &= !also::UNACCOUNTED;
         let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
-        // The server's answers bound what a body may hide: see [`Conversation::is_answered`].
+        // The server's answers bound the number of requests that a body may hide: see [`Conversation::is_answered`].
         let is_short = segment.payload_bytes < SHORT_BYTES && !self.has(is::IN_BODY);
         (!went_on || is_short || is_one_in_many(segment) || is_due) && !is_handshake
     }

@@ -1,46 +1,45 @@
-//! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments
-//! end and whatever the method is; and a turn that has none counts as one.
+//! Request counting for HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted,
+//! wherever segments end and whatever the method is. A turn without a version counts as one request.
 
 use super::search::{Hit, Sought, TOP_BITS, between, each, word, zeros};
 use super::{Conversation, Entered, Fresh, Walk, also, is, late};
 use crate::packet::Frame;
 
-/// `HTTP`, in any case: servers differ.
+/// `HTTP` in lower case. Servers differ in which case they accept, so the comparison ignores it.
 const NAME: u32 = u32::from_le_bytes(*b"http");
 const NAME_BYTES: u32 = 4;
-/// Node's server answers these too, as they are. The shorter one is the end of other words, unless there is a blank
-/// before it.
+/// Other protocol names that Node's server answers, in this case only. `ICE` also ends other words, so a blank must
+/// precede it.
 const OTHER_NAMES: [u32; 3] =
     [u32::from_le_bytes(*b"RTSP"), u32::from_le_bytes(*b" ICE"), u32::from_le_bytes(*b"\tICE")];
-/// Where the preface of HTTP/2 has the `/` of its version.
+/// Offset of the version's `/` in HTTP/2's preface.
 pub(super) const VERSION_AT: u32 = 10;
-/// How long `http/1.1` is, as ALPN says before it (RFC 7301).
+/// Length of `http/1.1`, which ALPN puts before that name (RFC 7301).
 const ALPN_LENGTH: u8 = 8;
-/// Two interim answers, as of a proxy and of what is behind it, while a body is sent. An answer may be as short, but
-/// what follows it is a request only with a version.
+/// Maximum bytes of two interim answers during a body, for example one from a proxy and one from the server behind it.
+/// A final answer may be as short, but then a request after it needs a version.
 const INTERIM_BYTES_MAX: u32 = 80;
 const LOWER_CASE: u32 = 0x2020_2020;
 
-/// Whether this `/`, the byte before `next`, is that of a version which ends a line. `start` is where the segment's
-/// payload begins: of what was in the segment before it is taken to be what it should be, as is what follows in the
-/// next one.
+/// Returns whether this `/`, the byte before `next`, belongs to a version that ends a line. `start` is the start of the
+/// segment's payload. Bytes that lie in the segment before or after are assumed to match.
 #[inline(always)]
 pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
     let before = next - 1 - start;
-    // Headers of more than 8 bytes are before any payload, so that can be read too.
+    // Every payload follows more than 8 bytes of headers, so reading before it is safe.
     let Some([_, _, _, length, name @ ..]) = frame.bytes::<8>(next as usize - 9) else { return false };
     let missing = if before < 4 { 8 * (4 - before) } else { 0 };
     // With all four missing nothing is left to compare.
     #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
     let known = (u64::from(u32::MAX) << missing) as u32;
-    // In a ClientHello it is a protocol's name, behind its length.
+    // In a ClientHello, the name is an ALPN protocol that its length precedes.
     if !is_name(u32::from_le_bytes(name), known) || before > NAME_BYTES && length == ALPN_LENGTH {
         return false;
     }
     is_number(word(frame, next, end).unwrap_or(0), end.saturating_sub(next))
 }
 
-/// Whether this is the name of a protocol, as far as its bytes are `known`.
+/// Returns whether this is a protocol name, as far as its bytes are `known`.
 #[inline(always)]
 const fn is_name(name: u32, known: u32) -> bool {
     let [rtsp, ice, tab_ice] = OTHER_NAMES;
@@ -51,10 +50,10 @@ const fn is_name(name: u32, known: u32) -> bool {
         || name == tab_ice & known
 }
 
-/// Whether these bytes end where the name of a protocol has begun.
+/// Returns whether these bytes end within a protocol name.
 #[inline(always)]
 fn ends_in_name<F: Frame>(frame: &F, fresh: Fresh) -> bool {
-    // Headers of more than 4 bytes are before any payload, so that can be read too.
+    // Every payload follows more than 4 bytes of headers, so reading before it is safe.
     let Some(last) = frame.bytes::<4>((fresh.end - NAME_BYTES) as usize) else { return false };
     let [_, after_one, after_two, after_three] = [0, 8, 16, 24].map(|bits| u32::from_le_bytes(last) >> bits);
     let known = |bytes: u32| u32::MAX >> (8 * (NAME_BYTES - bytes));
@@ -64,9 +63,9 @@ fn ends_in_name<F: Frame>(frame: &F, fresh: Fresh) -> bool {
         || is_name(after_three, known(1))
 }
 
-/// Returns whether this is a version's number that ends a line, as far as so many bytes are known: digits, a dot,
-/// perhaps digits, and the end of the line, perhaps behind blanks. All bytes are looked at together, and each `first`
-/// is the top bit of one of them.
+/// Returns whether these bytes are a version number that ends a line, if the first `known` bytes are valid. A number is
+/// digits, a dot, optional digits, optional blanks and the end of the line. All bytes are tested together; each `first`
+/// is the top bit of one byte.
 #[inline(always)]
 const fn is_number(bytes: u64, known: u32) -> bool {
     let unknown = if known < 8 { TOP_BITS << (8 * known) } else { 0 };
@@ -75,7 +74,7 @@ const fn is_number(bytes: u64, known: u32) -> bool {
     if first & !unknown == 0 {
         return true;
     }
-    // A digit has to be before the dot.
+    // At least one digit must precede the dot.
     if first & zeros(bytes ^ each(b'.')) & !LOWEST_BYTE == 0 {
         return false;
     }
@@ -88,22 +87,22 @@ const fn is_number(bytes: u64, known: u32) -> bool {
     first & blanks != 0 && lowest(TOP_BITS & !blanks & above(first)) & !ends == 0
 }
 
-/// The top bit of the first byte is among these.
+/// Mask of the first byte; its top bit is the first of the result bits.
 const LOWEST_BYTE: u64 = 0xff;
 
-/// Returns the lowest bit that is set, or 0.
+/// Returns the lowest set bit, or 0.
 #[inline(always)]
 const fn lowest(bits: u64) -> u64 {
     bits & bits.wrapping_neg()
 }
 
-/// Returns all bits above this one.
+/// Returns a mask of all bits above `bit`.
 #[inline(always)]
 const fn above(bit: u64) -> u64 {
     !(bit | bit.wrapping_sub(1))
 }
 
-/// Returns the top bit of each byte that is a blank to some server, with those of Python.
+/// Returns the top bit of each byte that some server takes for a blank, including Python's.
 #[inline(always)]
 const fn blanks(bytes: u64) -> u64 {
     zeros(bytes ^ each(b'\t'))
@@ -114,25 +113,26 @@ const fn blanks(bytes: u64) -> u64 {
 }
 
 impl Conversation {
-    /// How many requests begin in this payload, up to where a preface of HTTP/2 goes on: what is behind that is left.
+    /// Returns the number of requests that begin in this payload. The payload from a preface of HTTP/2 on is left in
+    /// `entered`.
     #[inline(always)]
     pub fn clear<F: Walk>(&mut self, frame: &F, entered: &mut Entered) -> u32 {
         let fresh = entered.fresh;
         let mut all = frame.found(fresh.at, fresh.end, Sought::VersionToPreface);
         let mut found = self.versions(frame, fresh, all.count());
         if all.taken() != 0 && found == 0 {
-            // What was before this segment says that it is none.
+            // The bytes before this segment show that the preface's version is none.
             all = frame.found(all.taken(), fresh.end, Sought::VersionToPreface);
             found = all.count();
         }
-        // What was seen behind it may be of other bytes before that: the name may go on there.
+        // The bytes seen behind this segment may have followed other bytes, so a name may continue there.
         if entered.is_late == late::AGAIN && ends_in_name(frame, fresh) {
             found = frame.forget_u32(found + 1);
         }
         self.keep_last(frame, fresh);
         if found != 0 {
             let requests = found - self.has(is::AHEAD) as u32;
-            // The first one is asked when the server has said nothing either.
+            // The first request needs no data from the server before it.
             if requests > 1 || requests != 0 && !self.has(is::OPEN) && self.heard_since(fresh.said) == 0 {
                 self.also |= also::ASKED_AHEAD;
             }
@@ -145,8 +145,8 @@ impl Conversation {
             }
             return requests;
         }
-        // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the
-        // server has said no more than that the body may come.
+        // A turn counts as a request whatever it begins with, so splitting the first line does not evade the count.
+        // Interim answers begin no turn: they only let the body come.
         if self.has(is::OPEN) || self.heard_since(fresh.said) > INTERIM_BYTES_MAX {
             self.counted(fresh.moment());
             self.is |= is::AHEAD;
@@ -155,8 +155,7 @@ impl Conversation {
         0
     }
 
-    /// How many of the versions that were found here end a line, but for those of which the bytes before this segment
-    /// say that they are none.
+    /// Returns `found` without the versions that the bytes before this segment rule out.
     #[inline(always)]
     fn versions<F: Walk>(&self, frame: &F, fresh: Fresh, found: u32) -> u32 {
         let mut found = found;
@@ -177,7 +176,7 @@ impl Conversation {
         found
     }
 
-    /// Keeps the last bytes, for a version that begins in this segment and ends in the next.
+    /// Keeps the last 4 bytes, for a version that begins in this segment and ends in the next.
     #[inline(always)]
     fn keep_last<F: Frame>(&mut self, frame: &F, fresh: Fresh) {
         let len = fresh.len();

@@ -1,21 +1,22 @@
-//! What is remembered of a connection that was ended by a reset or by a page, and of one with a refused request.
+//! Memory of connections that a reset or a page has ended, and of those with a refused request.
 
 use super::{Conversation, Peer, also, is, speaks};
 use crate::packet::Segment;
 use crate::refusal::REPETITIONS;
 use crate::time::Nanos;
 
-/// Where a connection stood that a page has ended, by its server's count: the server knows nothing of the page.
+/// Position of a connection that a page has ended, in the server's sequence numbers. The server does not know of the
+/// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paged {
-    /// The next byte that it expects.
+    /// Next byte that the server expects.
     pub sequence: u32,
-    /// The next byte that it sends.
+    /// Next byte that the server sends.
     pub acknowledged: u32,
 }
 
-/// Segments that still pass after a connection's reset; or where its refused request begins, and when that was refused
-/// first.
+/// Segments that still pass after a connection's reset; or the start of its refused request, and the time of the first
+/// refusal.
 ///
 /// ```text
 ///     31                       8        7        6                  0
@@ -27,24 +28,24 @@ pub(super) struct Ended(u32);
 
 const LEFT: u32 = (1 << 7) - 1;
 const _: () = assert!(REPETITIONS <= LEFT);
-/// Nothing else is known of the connection.
+/// Flag: nothing else is known of the connection.
 const ALONE: u32 = 1 << 7;
 const SEQUENCE_SHIFT: u32 = 8;
-/// The time of a refusal counts units of `1 << TIME_SHIFT` ns (0.27 s), modulo 128 (34 s).
+/// Shift of the refusal time: units of 2^28 ns (0.27 s), modulo 128 (34 s).
 const TIME_SHIFT: u32 = 28;
-/// A request that was refused more units ago (0.8 s, at least 0.54 s) is not admitted any more. Linux sends a request
-/// again after 0.2, 0.4 and 0.8 s. From the second of these on it does not tell that its client has closed.
+/// Maximum age, in units, of a refused request that is still admitted: 0.54 to 0.8 s. Linux retransmits a request after
+/// 0.2, 0.4 and 0.8 s. From the second retransmission on, the client may have closed without a sign.
 const WAITS_UNITS: u32 = 2;
-/// Half of the sequence numbers that can be told from each other, as signed numbers have it.
+/// Half of the range of the stored sequence numbers, for comparisons modulo that range.
 const HALF: u32 = 1 << (u32::BITS - SEQUENCE_SHIFT - 1);
 
-/// Whether `first` comes before `second` on the circle of the numbers that are kept, or is it.
+/// Returns whether `first` is at or before `second`, modulo the range of the stored sequence numbers.
 #[inline(always)]
 const fn is_at_or_behind(first: u32, second: u32) -> bool {
     second.wrapping_sub(first) << SEQUENCE_SHIFT >> SEQUENCE_SHIFT < HALF
 }
 
-/// When a request is refused at this instant, in the bits that are kept.
+/// Returns the time of a refusal at `now`, in the bits that are stored.
 #[inline(always)]
 const fn time_of(now: Nanos) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "seven bits")]
@@ -53,15 +54,15 @@ const fn time_of(now: Nanos) -> u32 {
 }
 
 impl Conversation {
-    /// Its server was told that its client has ended it: the next few segments without a socket are for the kernel to
-    /// answer.
+    /// Records that the server was sent a reset for the client. The next few segments without a socket pass, so that
+    /// the kernel answers them.
     #[inline(always)]
     pub const fn end_by_reset(&mut self) {
         self.ended = Ended(self.ended.0 & ALONE | REPETITIONS);
         self.also &= !also::REFUSED;
     }
 
-    /// Whether a segment without a socket is one of those; each is one less.
+    /// Returns whether a segment without a socket is one of the few after a reset, and counts it.
     #[inline(always)]
     pub const fn is_repetition(&mut self) -> bool {
         let is_left = !self.has_refused() && self.ended.0 & LEFT != 0;
@@ -71,9 +72,9 @@ impl Conversation {
         is_left
     }
 
-    /// Remembers that the request was refused that begins in this segment, or at the next byte that the server expects.
-    /// Returns whether it was remembered already, or one before it that the server does not have either: then the
-    /// segment repeats it or is behind it.
+    /// Records the refusal of the request that begins in this segment, or at the next byte that the server expects.
+    /// Returns true if this request, or an earlier one that the server does not have, was recorded already. The segment
+    /// is then a retransmission, or comes after it.
     #[inline(always)]
     pub const fn keep_refused(&mut self, segment: &Segment, peer: &Peer, now: Nanos) -> bool {
         let skipped = peer.received.wrapping_sub(segment.sequence);
@@ -87,42 +88,42 @@ impl Conversation {
         false
     }
 
-    /// Makes it one of which nothing is known but its end or its refused request: it was never admitted anything.
+    /// Resets the state to a connection that was never admitted anything: only its end or its refused request is known.
     #[inline(always)]
     pub const fn begin_alone(&mut self) {
         self.ended = Ended(ALONE);
     }
 
-    /// Whether nothing is known of it but that.
+    /// Returns whether only the end or the refused request of the connection is known.
     #[inline(always)]
     pub const fn is_alone(&self) -> bool {
         self.ended.0 & ALONE != 0
     }
 
-    /// Forgets its refused request, as it becomes one that is admitted.
+    /// Removes the refused request, as the connection becomes an admitted one.
     #[inline(always)]
     pub const fn forget_refused(&mut self) {
         self.ended = Ended(0);
         self.also &= !also::REFUSED;
     }
 
-    /// Whether a request of it was refused.
+    /// Returns whether a request of the connection was refused.
     #[inline(always)]
     pub const fn has_refused(&self) -> bool {
         self.also & also::REFUSED != 0
     }
 
-    /// Whether its request was refused so long ago that its client may have given up without a sign.
+    /// Returns whether the request was refused so long ago that the client may have given up without a sign.
     #[inline(always)]
     pub const fn has_waited(&self, now: Nanos) -> bool {
         self.has_refused() && time_of(now).wrapping_sub(self.ended.0) & LEFT > WAITS_UNITS
     }
 
-    /// Whether this segment ends it while the server has no byte of its refused request: it is a FIN or RST, as its
-    /// client has given up, or repeats a request that was refused too long ago. The socket says what the server has.
-    /// The sender knows exactly what the server has said, which one that is not its client does not. The server has said
-    /// something since the newest request that was admitted: until then it owes an answer, which a client that closes
-    /// its side alone waits for.
+    /// Returns whether this segment ends the connection while the server has no byte of its refused request. The
+    /// segment is a FIN or RST, or retransmits a request that was refused too long ago. `peer` says what the server
+    /// has. The sender must acknowledge exactly what the server has said, which only its client knows. The server must
+    /// have said something since the newest admitted request. Until then it owes an answer, and a client that closed
+    /// only its own side waits for that.
     #[inline(always)]
     pub const fn is_abandoned(&self, segment: &Segment, peer: &Peer, now: Nanos) -> bool {
         let refused_at = self.ended.0 >> SEQUENCE_SHIFT;
@@ -136,8 +137,8 @@ impl Conversation {
             && is_at_or_behind(refused_at, end)
     }
 
-    /// What is remembered of a connection that a page has ended: in an element of its own, so two fields are used for
-    /// where it stood, and not for what they say elsewhere.
+    /// Stores the position of a connection that a page has ended. The entry is separate, so two fields hold the
+    /// position instead of their usual meaning.
     #[inline(always)]
     pub const fn keep_paged(&mut self, segment: &Segment) {
         self.begins_at = segment.sequence;
@@ -145,7 +146,7 @@ impl Conversation {
         self.also = also::PAGED;
     }
 
-    /// Where that stood.
+    /// Returns the position of a connection that a page has ended.
     #[inline(always)]
     pub const fn paged(&self) -> Option<Paged> {
         if self.also & also::PAGED == 0 {
@@ -154,11 +155,11 @@ impl Conversation {
         Some(Paged { sequence: self.begins_at, acknowledged: self.acknowledged })
     }
 
-    /// Whether the server owes nothing before the answer to what begins in this segment, in the clear, by what its
-    /// socket says: so the client takes for that answer what comes next. It has all of the client's before, and the
-    /// client all of its. Of a connection that was asked something before, it has said something since, and nothing was
-    /// ever asked ahead. Whether what it has said was all of its answer cannot be told: who asks ahead now, while one is
-    /// under way, has the page in the midst of it.
+    /// Returns whether the client takes the server's next data for the answer to the request in this segment, in clear
+    /// text. The server must have all of the client's earlier data, and the client all of the server's. After an
+    /// earlier request, the server must have said something, and no request may ever have been sent ahead. The code
+    /// cannot tell whether the server's answer is complete. If a client sends ahead during an answer, the page lands in
+    /// the middle of that answer.
     #[inline(always)]
     pub fn owes_nothing(known: Option<&Self>, segment: &Segment, peer: &Peer) -> bool {
         const DOUBT: u16 = is::AHEAD | is::HTTP2 | is::UNSEEN | is::DOUBTED;
@@ -237,7 +238,7 @@ mod tests {
         const TENTH_NS: u64 = SECOND_NS / 10;
         let request = Segment { sequence: 100, acknowledged: 900, payload_bytes: 30, ..Segment::default() };
         let peer = Peer { received: 100, said: 900, ..Peer::default() };
-        // At any place within a unit of time.
+        // Every phase within a unit of time.
         for begins in (0..60).map(|step| AT.0 + step * TENTH_NS / 7) {
             let mut conversation = Conversation::default();
             conversation.begin_alone();
@@ -261,7 +262,7 @@ mod tests {
     fn a_client_that_still_waits_for_an_answer_has_not_given_up() {
         let refused = Segment { sequence: 100, payload_bytes: 30, ..Segment::default() };
         let peer = Peer { received: 100, said: 900, ..Peer::default() };
-        // The request before the refused one was admitted when the server had said as much.
+        // The server had sent as much when the request before the refused one was admitted.
         let mut conversation = Conversation { heard: 900, ..Conversation::default() };
         assert!(!conversation.keep_refused(&refused, &peer, AT));
         let fin = Segment { sequence: 130, acknowledged: 900, says: says::CLOSES, ..Segment::default() };

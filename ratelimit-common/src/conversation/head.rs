@@ -1,14 +1,14 @@
-//! Headers of records and frames that are cut in two by the end of a segment.
+//! Handling of record and frame headers that the end of a segment cuts in two.
 
 use super::Conversation;
 use crate::packet::Frame;
 
 impl Conversation {
-    /// Keeps the beginning of a header, at most 4 bytes of it, where the rest is in the next segment.
+    /// Keeps the beginning of a header, at most 4 bytes, whose end is in the next segment.
     #[inline(always)]
     pub(super) fn keep_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32) {
         self.lose();
-        // Headers of more than 4 bytes are before any payload, so that can be read too.
+        // Every payload follows more than 4 bytes of headers, so reading before it is safe.
         if let Some(last) = frame.bytes::<4>(end.saturating_sub(4) as usize) {
             #[expect(clippy::cast_possible_truncation, reason = "at most 4")]
             let split_len = (end - at) as u8;
@@ -16,8 +16,8 @@ impl Conversation {
         }
     }
 
-    /// The first `bytes` of a header, at most 5, of which the beginning is kept, and how many of these are in this
-    /// segment. None where it does not have all the rest: that is kept too.
+    /// Returns the first `bytes` bytes of a header (at most 5) whose beginning was kept, and how many of them are in
+    /// this segment. Returns None and keeps the new bytes if the header continues in the next segment.
     #[inline(always)]
     pub(super) fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<([u8; 5], u32)> {
         let missing = bytes.saturating_sub(self.split_len as u32);

@@ -1,36 +1,36 @@
-//! HTTP/2 in the clear, from a preface on. Frames say by type and length what is in them (RFC 9113, section 4.1), so
-//! HEADERS are counted.
+//! Request counting for HTTP/2 in the clear, from a preface on. Frame headers hold type and length (RFC 9113, section
+//! 4.1), so HEADERS frames are counted.
 
 use super::clear::VERSION_AT;
 use super::search::{Sought, word};
 use super::{CONTINUE_BYTES, Conversation, Entered, LOST, Step, Walk, is, speaks};
 use crate::packet::Frame;
 
-/// What a client begins with; and zeros, for the last word.
+/// HTTP/2's client preface, followed by zeros so that the last word can be read.
 const PREFACE: [u8; 40] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 pub(super) const PREFACE_BYTES: u32 = 24;
 
 const HEADER_BYTES: u32 = 9;
-/// Of a frame's header: its length, and its type.
+/// Bytes of a frame's header that hold its length and its type.
 const HEAD_BYTES: u32 = 4;
 const HEADERS: u32 = 1;
-/// The last of the types of RFC 9113 (CONTINUATION), and the most that a frame has unless the server said otherwise:
-/// where a frame is looked for, others are none.
+/// Highest frame type of RFC 9113 (CONTINUATION). The search for a frame accepts no higher type, and no length above
+/// the default maximum, [`LENGTH_MAX`].
 const KIND_MAX: u32 = 9;
 const LENGTH_MAX: u32 = 16_384;
 
-/// Whether this is a preface from its byte `known` on, as far as it goes.
+/// Returns whether the payload matches the preface from its byte `known` on, as far as the payload goes.
 #[inline(always)]
 pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> bool {
     let (mut at, mut known) = (at, known);
     while known < PREFACE_BYTES
         && let Some(is) = word(frame, at, end)
     {
-        // The verifier does not know how far this goes.
+        // The verifier does not know how far the loop goes.
         let place = frame.forget_u32(known) as usize & 31;
         let Some(expected) = PREFACE.get(place..).and_then(<[u8]>::first_chunk) else { return false };
         let different = is ^ u64::from_le_bytes(*expected);
-        // Only of what is in the preface, and in the segment.
+        // Compares only bytes that are both in the preface and in the segment.
         let bytes = (PREFACE_BYTES - known).min(end - at);
         if bytes < 8 && different << (64 - 8 * bytes) != 0 || bytes >= 8 && different != 0 {
             return false;
@@ -40,29 +40,29 @@ pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> 
     true
 }
 
-/// Whether a preface goes on behind this `/`, the byte before `next`, and begins before it, as far as the payload from
-/// `start` to `end` says.
+/// Returns whether a preface begins before this `/`, the byte before `next`, and goes on behind it. The payload from
+/// `start` to `end` is all that is compared.
 #[inline(always)]
 pub(super) fn goes_on<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
     let before = if next - start <= VERSION_AT { next - start } else { VERSION_AT + 1 };
     is_preface(frame, next - before, end, VERSION_AT + 1 - before)
 }
 
-/// Whether this looks like a frame: nothing else has a beginning like one.
+/// Returns whether this looks like a frame header. No other known protocol begins like one.
 #[inline(always)]
 pub(super) fn is_frame<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
     at + HEADER_BYTES <= end && frame.bytes::<4>(at as usize).is_some_and(|head| may_be_head(u32::from_be_bytes(head)))
 }
 
-/// Whether a frame may have this length and this type.
+/// Returns whether a frame may have this length and this type.
 #[inline(always)]
 const fn may_be_head(head: u32) -> bool {
     head & 0xff <= KIND_MAX && head >> 8 <= LENGTH_MAX
 }
 
 impl Conversation {
-    /// Goes on by what of the preface is in the payload from `at` to `end`, and says how many bytes these are. In the
-    /// clear, where something else is there.
+    /// Consumes the part of the preface that is in the payload from `at` to `end`, and returns its length in bytes.
+    /// Switches the connection back to clear text if the payload differs from the preface.
     #[inline(always)]
     pub fn preface<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
         if self.record_left == LOST {
@@ -72,7 +72,7 @@ impl Conversation {
         let known = PREFACE_BYTES.saturating_sub(self.record_left);
         if !is_preface(frame, at, end, known) {
             (self.speaks, self.record_left) = (speaks::CLEAR, 0);
-            // What was counted with the preface's beginning is the request whose first line goes on here.
+            // The preface's beginning was counted. It is the beginning of a request whose first line goes on here.
             if !self.has(is::OPEN) && known <= VERSION_AT {
                 self.is |= is::AHEAD;
             }
@@ -86,8 +86,8 @@ impl Conversation {
         here
     }
 
-    /// A preface goes on behind the `/` of its version, on a connection that spoke something else: counted with that
-    /// version. Whether the server takes it for one is not known.
+    /// Switches a clear-text connection to a preface that goes on behind the `/` of its version. The version was
+    /// counted as its request. The server may not accept the preface.
     #[inline(always)]
     pub(super) const fn begin_http2(&mut self) {
         self.speaks = speaks::PREFACE;
@@ -96,9 +96,9 @@ impl Conversation {
         self.is |= is::CUT | is::PREFACE_COUNTED;
     }
 
-    /// How many requests begin in this payload: its HEADERS, the first of which was counted with the preface. Versions
-    /// of HTTP/1 count as well, or a server that makes nothing of a preface would be asked for nothing. Where a
-    /// frame's beginning was lost, so do turns.
+    /// Returns the number of requests that begin in this payload: its HEADERS frames, without the first, which was
+    /// counted with the preface. HTTP/1 versions count too, since a server may ignore the preface. If a frame's
+    /// beginning was lost, turns count too.
     #[inline(always)]
     pub fn http2<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         let fresh = entered.fresh;
@@ -123,7 +123,7 @@ impl Conversation {
         requests
     }
 
-    /// How many HEADERS frames begin in the payload from `at` to `end`.
+    /// Returns the number of HEADERS frames that begin in the payload from `at` to `end`.
     #[inline(always)]
     fn headers<F: Walk>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
         if self.stays_in_record(end - at) {
@@ -150,15 +150,15 @@ impl Conversation {
     }
 }
 
-/// Frames that begin in a segment, on the way through them.
+/// State of the walk over the frames that begin in one segment.
 #[repr(C)]
 struct Frames {
     at: u32,
     end: u32,
     headers: u32,
-    /// It is a guess that there is one.
+    /// True if the frame's position is a guess.
     is_sought: bool,
-    /// False where there is none.
+    /// False once a position holds no frame.
     is_known: bool,
 }
 

@@ -1,29 +1,29 @@
-//! Finds the places in a block of payload that have all around them that a version or a protocol's name has, eight bytes
-//! at a time.
+//! Search for places in a payload block that match the surroundings of a version or of a protocol name, eight bytes at
+//! a time.
 
 use super::Sought;
 use super::search::{BLOCK_BYTES, TOP_BITS, WORD_BYTES, between, each, gathered, word, zeros};
 use crate::packet::Frame;
 
-/// Longest name before a version.
+/// Longest protocol name before a version, in bytes.
 const NAME_BYTES: u32 = 4;
 const LOWER_CASE: u64 = each(0x20);
 
-/// Likely places of a block: a bit for each of its bytes, the lowest for the first.
+/// Bit mask of the likely places in a block: one bit for each byte, the lowest bit for the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Likely(pub u32);
 
 impl Sought {
-    /// Returns the likely places of the block at `block`, of a payload from `start` to `end`. All of the block has to be
-    /// before the end. Reads 8 bytes before the block, the block, and 8 bytes behind it.
+    /// Returns the likely places of the block at `block`, in a payload from `start` to `end`. The whole block must lie
+    /// before `end`. Reads the block, and 8 bytes on either side of it.
     #[inline(always)]
     pub fn likely<F: Frame>(self, frame: &F, start: u32, block: u32, end: u32) -> Likely {
-        // Headers of more than 40 bytes are before any payload, so that what is before a short one's block can be read.
+        // More than 40 bytes of headers precede any payload, so bytes before a short payload's block can be read.
         let (Some(before), Some(this)) = (loaded(frame, block.wrapping_sub(WORD_BYTES)), loaded(frame, block)) else {
             return Likely::default();
         };
         let mut words = Words { before, this, all: 0, next: block };
-        // The four words of a block, and no loop: Linux 6.1 refuses one that its compiler enters in the middle.
+        // Four words make a block. No loop: Linux 6.1 rejects a loop that its compiler enters in the middle.
         words.look(self, frame, end);
         words.look(self, frame, end);
         words.look(self, frame, end);
@@ -33,7 +33,7 @@ impl Sought {
             && block <= start
             && let Some(first) = word(frame, start, end)
         {
-            // The name may have begun in the segment before.
+            // The name may have begun in the previous segment.
             let slashes = gathered(zeros(first ^ each(b'/'))) & ((1 << NAME_BYTES) - 1);
             all |= slashes << ((start - block) & (BLOCK_BYTES - 1));
         }
@@ -41,13 +41,13 @@ impl Sought {
     }
 }
 
-/// The words of a block, one after the other.
+/// Sliding window over the words of a block.
 struct Words {
     before: u64,
     this: u64,
-    /// Likely places so far, those of the newest word highest.
+    /// Likely places so far; the newest word has the highest bits.
     all: u32,
-    /// Where the word behind `this` begins.
+    /// Offset of the word behind `this`.
     next: u32,
 }
 
@@ -56,7 +56,7 @@ impl Words {
     fn look<F: Frame>(&mut self, sought: Sought, frame: &F, end: u32) {
         let Self { before, this, .. } = *self;
         self.next += WORD_BYTES;
-        // Where less is known than a word, all of it may be whatever it has to be.
+        // An incomplete word at the end counts as a match.
         let after = if self.next + WORD_BYTES <= end { loaded(frame, self.next).unwrap_or(0) } else { 0 };
         let around = Around { before, this, after };
         let found = match sought {
@@ -76,7 +76,7 @@ fn loaded<F: Frame>(frame: &F, at: u32) -> Option<u64> {
     frame.bytes::<8>(at as usize).map(u64::from_le_bytes)
 }
 
-/// A word of the payload with the words around it.
+/// One word of the payload with its neighbours.
 struct Around {
     before: u64,
     this: u64,
@@ -84,13 +84,13 @@ struct Around {
 }
 
 impl Around {
-    /// Returns what stands so many bytes before each byte of the word.
+    /// Returns, for each byte of the word, the byte that lies `bytes` bytes before it.
     #[inline(always)]
     const fn behind(&self, bytes: u32) -> u64 {
         self.this << (8 * bytes) | self.before >> (64 - 8 * bytes)
     }
 
-    /// Returns what stands so many bytes behind each byte of the word.
+    /// Returns, for each byte of the word, the byte that lies `bytes` bytes behind it.
     #[inline(always)]
     const fn ahead(&self, bytes: u32) -> u64 {
         Self::shifted(self.this, self.after, bytes)
@@ -101,13 +101,13 @@ impl Around {
         this >> (8 * bytes) | after << (64 - 8 * bytes)
     }
 
-    /// Returns the places of `h` in `h2` behind its length.
+    /// Returns the places of an `h` that belongs to a length-prefixed `h2`.
     #[inline(always)]
     const fn http2(&self) -> u64 {
         zeros((self.this ^ each(b'h')) | (self.behind(1) ^ each(2)) | (self.ahead(1) ^ each(b'2')))
     }
 
-    /// Returns the places of `/` behind the name of a protocol and before what may be a number.
+    /// Returns the places of a `/` between a protocol name and a possible version number.
     #[inline(always)]
     const fn versions(&self) -> u64 {
         if zeros(self.this ^ each(b'/')) == 0 {
@@ -131,8 +131,8 @@ impl Around {
         zeros(http) | zeros(rtsp) | zeros(ice | (first ^ each(b' '))) | zeros(ice | (first ^ each(b'\t')))
     }
 
-    /// Returns the places before what numbers, blanks and ends of lines are made of, or before what is behind the
-    /// payload's end: four bytes of it, or three of which the last ends the line.
+    /// Returns the places that precede a possible version number: four bytes that may be digits, blanks, line ends or
+    /// beyond the payload's end. Three bytes suffice if the third one ends the line.
     #[inline(always)]
     const fn numbers(&self) -> u64 {
         let (this, after) = (Self::of_number(self.this), Self::of_number(self.after));
@@ -143,7 +143,7 @@ impl Around {
             & (Self::shifted(this, after, 4) | zeros(third ^ each(b'\n')) | zeros(third ^ each(b'\r')))
     }
 
-    /// Returns the bytes of a word that a number, a blank or the end of a line may have, and a few others.
+    /// Returns the bytes of a word that may occur in a number, a blank or a line end, and a few others.
     #[inline(always)]
     const fn of_number(word: u64) -> u64 {
         between(word, 0, b' ') | between(word, b'.', b'9') | word & TOP_BITS

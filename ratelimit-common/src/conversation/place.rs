@@ -1,41 +1,42 @@
-//! Where a segment belongs among what was sent before: by what the server's TCP says, or by what the client does.
+//! Placement of a segment in its connection, by the server's socket or by the client's own numbers.
 
 use super::{Conversation, LOST, Peer, speaks};
 use crate::packet::Segment;
 
-/// Farther from what is expected than any window that is in use: another connection with the same ports, or nonsense.
+/// Distance in bytes that no window in use reaches. A segment farther away belongs to another connection on the same
+/// ports, or is invalid.
 pub(super) const FAR_BYTES: u32 = 1 << 23;
 
-/// Where a segment belongs among what was sent before.
+/// Position of a segment relative to what was seen of its connection.
 pub(super) enum Place {
-    /// A connection begins with it, behind so many bytes that are of none.
+    /// The segment begins a connection. The field is the number of bytes before its start.
     Begins(u32),
-    /// Nothing is known of what was before it.
+    /// Nothing is known of the bytes before the segment.
     Middle,
-    /// A connection's first payload is still on its way, and this is some of what comes after that.
+    /// The connection's first payload has not arrived yet, and this segment comes after it.
     MiddleOfFirst,
-    /// The server has it.
+    /// The server has all of the segment.
     Repeated,
-    /// The server does not take it.
+    /// The segment lies beyond the server's window.
     Outside,
-    /// It goes on where the last one ended, or overlaps it by so many bytes.
+    /// The segment continues where the last one ended. The field is the number of bytes at its start that are not new.
     Next(u32),
-    /// It leaves out so many bytes; and the server has so many of its first.
+    /// The segment comes after a hole of `left_out` bytes. The server has `received` bytes of its start.
     Ahead { left_out: u32, received: u32 },
-    /// Among what was left out.
+    /// The segment lies in the hole.
     InHole,
-    /// It was seen before, but for so many bytes at its beginning the server does not have it: what was seen then did
-    /// not arrive there, or has not yet.
+    /// Retransmission of bytes that were seen but that the server does not have: they were lost, or are still on their
+    /// way. The field is the number of bytes at its start that the server has.
     Again(u32),
 }
 
-/// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
+/// Returns whether `count` is at or after `other`, modulo 2^32.
 #[inline(always)]
 pub(super) const fn passed(count: u32, other: u32) -> bool {
     count.wrapping_sub(other) < 1 << 31
 }
 
-/// What of a record is left behind `bytes` that were not seen.
+/// Returns how much of a record is left after `bytes` bytes that were not seen; [`LOST`] if that is unknown.
 #[inline(always)]
 const fn without(record_left: u32, bytes: u32) -> u32 {
     if bytes == 0 {
@@ -48,7 +49,7 @@ const fn without(record_left: u32, bytes: u32) -> u32 {
 }
 
 impl Conversation {
-    /// By what the server has and takes.
+    /// Places a segment by what the server's socket has received and accepts.
     #[inline(always)]
     pub(super) fn place(&self, segment: &Segment, is_known: bool, peer: Peer) -> Place {
         let (sequence, len) = (segment.sequence, segment.payload_bytes);
@@ -61,8 +62,7 @@ impl Conversation {
         let is_behind = passed(peer.received, sequence);
         let received = if is_behind { peer.received.wrapping_sub(sequence) } else { 0 };
         if peer.is_first != 0 {
-            // Whatever was known before is of another connection, or of what this one sends for the first time once
-            // more.
+            // Any earlier state belongs to another connection, or to an earlier transmission of this segment.
             if is_behind {
                 return Place::Begins(received);
             }
@@ -85,7 +85,7 @@ impl Conversation {
         }
     }
 
-    /// By what the client says alone.
+    /// Places a segment by the client's own sequence numbers.
     #[inline(always)]
     pub(super) fn place_by_client(&self, segment: &Segment, is_known: bool) -> Place {
         let (sequence, len) = (segment.sequence, segment.payload_bytes);
@@ -108,8 +108,8 @@ impl Conversation {
         self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end)
     }
 
-    /// A segment comes that leaves out so many bytes. Where the server `tells` what it has, no older ones are kept:
-    /// what is between them was seen, and may come again.
+    /// Records a hole of `bytes` bytes before this segment. If the server `tells` what it has, older holes are dropped:
+    /// their bytes were seen, and may be retransmitted.
     #[inline(always)]
     pub(super) fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32, tells: bool) {
         if tells || self.hole == self.hole_end {
@@ -122,7 +122,7 @@ impl Conversation {
         self.leave_out_finished();
     }
 
-    /// A segment comes that was left out.
+    /// Records a segment that fills part of the hole.
     #[inline(always)]
     pub(super) const fn fill(&mut self, sequence: u32, end: u32) {
         if sequence == self.hole {
@@ -134,7 +134,7 @@ impl Conversation {
         }
     }
 
-    /// A segment comes again that the server does not have: nothing is known of where records begin behind it.
+    /// Records a retransmission that the server does not have. The record boundaries behind it are unknown.
     #[inline(always)]
     pub(super) const fn doubt(&mut self, end: u32) {
         if !passed(self.next, end) {

@@ -1,12 +1,12 @@
-//! Counts versions and names in a payload. Each byte is read once in a block, and a second time at most where the block
-//! has a byte that versions and names are found by.
+//! Search for versions and names in a payload. Each byte is read once in a block. A second read happens only in blocks
+//! that have a byte by which versions and names are found.
 
 use super::{Step, Walk, clear, http2, tls};
 use crate::packet::Frame;
 
 pub(super) const WORD_BYTES: u32 = 8;
 
-/// Number of bytes that are looked at together. Few blocks have anything.
+/// Number of bytes that are tested together. Most blocks contain no candidate.
 pub const BLOCK_BYTES: u32 = 32;
 
 /// Length of the shortest request: `A / ICE/1.` and the ends of two lines.
@@ -28,7 +28,7 @@ pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
     if at >= end {
         return None;
     }
-    // What is before a payload can be read as well: headers of more than 8 bytes.
+    // Every payload follows more than 8 bytes of headers, so reading before it is safe.
     let behind_end = (at + WORD_BYTES).saturating_sub(end);
     frame.bytes::<8>((at - behind_end) as usize).map(|bytes| u64::from_le_bytes(bytes) >> (8 * behind_end))
 }
@@ -42,7 +42,7 @@ pub(super) const fn each(byte: u8) -> u64 {
 /// Returns the top bit of each byte of the word that is zero.
 #[inline(always)]
 pub(super) const fn zeros(word: u64) -> u64 {
-    // Each byte by itself: nothing is carried on to the next.
+    // Each byte is handled by itself: there is no carry.
     !(((word & !TOP_BITS) + !TOP_BITS) | word | !TOP_BITS)
 }
 
@@ -70,20 +70,20 @@ pub(super) const fn gathered(top_bits: u64) -> u32 {
     ((top_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
 
-/// What is looked for in a payload.
+/// Pattern to search for in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Sought {
-    /// The version that ends the first line of a request of HTTP/1.
+    /// Version at the end of an HTTP/1 request's first line.
     Version = 0,
-    /// The name of HTTP/2 among the protocols that a ClientHello offers.
+    /// Name of HTTP/2 among the protocols that a ClientHello offers.
     Http2 = 1,
-    /// Versions, up to that in HTTP/2's preface.
+    /// Versions, up to the one in HTTP/2's preface.
     VersionToPreface = 2,
 }
 
 impl Sought {
-    /// Returns the byte that it is found by.
+    /// Returns the byte by which candidates are found.
     #[inline(always)]
     pub(super) const fn byte(self) -> u8 {
         match self {
@@ -92,7 +92,7 @@ impl Sought {
         }
     }
 
-    /// What that byte, the one before `next`, is part of, by what is around it. `start` is where the search began.
+    /// Returns what the byte before `next` is part of, by the bytes around it. `start` is where the search began.
     #[inline(always)]
     pub fn at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> Hit {
         let is_one = match self {
@@ -106,8 +106,9 @@ impl Sought {
         }
     }
 
-    /// Counts those from `at` to `end`, where a payload begins and ends. Only places with all that a version has around
-    /// it are asked. What a bounded number of steps does not reach counts as the most requests that fit into it.
+    /// Counts occurrences from `at` to `end`, where a payload begins and ends. Only places with the surroundings of a
+    /// version are tested. A part that the bounded number of steps does not reach counts as the most requests that fit
+    /// into it.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
@@ -121,19 +122,19 @@ impl Sought {
     }
 }
 
-/// What a place in a payload is part of.
+/// Match at one place of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Hit {
-    /// Nothing that is sought.
+    /// No match.
     None = 0,
-    /// One of it.
+    /// One occurrence of the pattern.
     One = 1,
-    /// The version in HTTP/2's preface, of [`Sought::VersionToPreface`] alone.
+    /// Version in HTTP/2's preface; only for [`Sought::VersionToPreface`].
     Preface = 2,
 }
 
-/// What was found in a payload, and how far that was looked at, if not to its end.
+/// Number of occurrences in a payload, and how far the payload was read if not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found(pub u64);
 
@@ -143,7 +144,7 @@ impl Found {
         Self((taken as u64) << 32 | count as u64)
     }
 
-    /// How many.
+    /// Returns the number of occurrences.
     #[inline(always)]
     pub const fn count(self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
@@ -151,8 +152,8 @@ impl Found {
         count
     }
 
-    /// How far the payload was looked at: to where HTTP/2's preface goes on behind the `/` of its version; 0 where
-    /// there is none.
+    /// Returns how far the payload was read: to where HTTP/2's preface goes on behind the `/` of its version. Returns 0
+    /// if there is no preface.
     #[inline(always)]
     pub(super) const fn taken(self) -> u32 {
         (self.0 >> 32) as u32
@@ -163,19 +164,19 @@ impl Found {
 #[repr(C)]
 pub(super) struct Search {
     sought: Sought,
-    /// 1 where `at` is behind the `/` of HTTP/2's preface, see [`Found::taken`].
+    /// 1 if `at` is behind the `/` of HTTP/2's preface, see [`Found::taken`].
     is_at_preface: u8,
     start: u32,
-    /// First byte that was not read yet.
+    /// Offset of the first byte that was not read yet.
     at: u32,
     end: u32,
     count: u32,
-    /// Likely places of the block before `at` that are to be asked, a bit for each of its bytes.
+    /// Likely places of the block before `at` that still have to be tested, one bit for each byte.
     likely: u32,
 }
 
 impl Step for Search {
-    /// Asks about the next likely place, or goes on to the next block that has one.
+    /// Tests the next likely place, or moves on to the next block that has one.
     #[inline(always)]
     fn step<F: Walk>(&mut self, frame: &F) -> bool {
         if self.likely != 0 { self.ask(frame) } else { self.go_on(frame) }
@@ -187,7 +188,7 @@ impl Search {
     fn ask<F: Walk>(&mut self, frame: &F) -> bool {
         let likely = self.likely;
         self.likely = frame.forget_u32(likely & (likely - 1));
-        // A block's places are asked before anything else is looked at.
+        // All places of a block are tested before the next block is read.
         let next = self.at.wrapping_sub(BLOCK_BYTES - 1) + likely.trailing_zeros();
         let hit = frame.what_is_at(self.sought, self.start, next, self.end);
         self.count = frame.forget_u32(self.count + (hit != Hit::None) as u32);
@@ -195,24 +196,24 @@ impl Search {
             self.at = next;
             self.is_at_preface = 1;
         }
-        // One name among the protocols is enough.
+        // One match among the protocols is enough.
         hit != Hit::Preface && (hit == Hit::None || self.sought != Sought::Http2)
     }
 
     #[inline(always)]
     fn go_on<F: Walk>(&mut self, frame: &F) -> bool {
-        // Two blocks, and no loop: Linux 6.1 refuses one that its compiler enters in the middle.
+        // Two blocks, and no loop: Linux 6.1 rejects a loop that its compiler enters in the middle.
         let looked = self.look(frame).or_else(|| self.look(frame));
         looked.unwrap_or(true)
     }
 
-    /// Looks at the next block. Returns whether the search goes on, where the block has likely places or the payload ends;
-    /// none where the next block may be looked at at once.
+    /// Reads the next block. Returns whether the search goes on, if the block has likely places or the payload ends.
+    /// Returns None if the next block may be read at once.
     #[inline(always)]
     fn look<F: Walk>(&mut self, frame: &F) -> Option<bool> {
         let Self { sought, start, at, end, .. } = *self;
-        // The last block ends where the payload does. What is before a payload can be read as well: headers of more bytes
-        // than a block has.
+        // The last block ends where the payload does. More bytes of headers than a block has precede every payload, so
+        // reading before it is safe.
         let seen = (at + BLOCK_BYTES).saturating_sub(end);
         let block = at.wrapping_sub(seen);
         let has_any = if at < end { has_any(frame, block, sought.byte()) } else { None };
@@ -223,7 +224,7 @@ impl Search {
         self.at = frame.forget_u32(block + BLOCK_BYTES);
         if has_any {
             let unseen = u32::MAX << (seen & (BLOCK_BYTES - 1));
-            // Asked before the next block is looked at.
+            // Tested before the next block is read.
             self.likely = frame.likely(sought, start, block, end).0 & unseen;
             if self.likely != 0 {
                 return Some(true);

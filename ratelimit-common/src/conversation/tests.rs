@@ -1,4 +1,5 @@
-//! Conversations as clients have them, segment by segment, and as an attacker who wants to be miscounted might have them.
+//! Tests of conversations, segment by segment: those of honest clients, and those of an attacker who wants to be
+//! miscounted.
 
 use super::*;
 
@@ -11,18 +12,18 @@ const ANSWER: u32 = 700;
 const CONTINUE: u32 = 25;
 const HEADERS: usize = 54;
 
-/// One side of a connection: what it sends next is at `sequence`, and it has heard `acknowledged`.
+/// Client side of a connection. Its next byte is `sequence`, and it has received everything before `acknowledged`.
 struct Client {
     sequence: u32,
     acknowledged: u32,
     known: Option<Conversation>,
-    /// What the server's TCP has of it, and what it knows; none where there is no socket.
+    /// Server's TCP and what it has of the connection; None if there is no socket.
     server: Option<Server>,
-    /// Its own numbers are not held against the server's.
+    /// True if the client's own numbers need not agree with the server's.
     lies: bool,
 }
 
-/// A server whose TCP takes what comes in order, and drops the rest.
+/// Server whose TCP accepts segments in order, and drops all others.
 struct Server {
     begins_at: u32,
     received: u32,
@@ -30,24 +31,24 @@ struct Server {
 }
 
 impl Client {
-    /// Judged by its own numbers and by its server's, which have to agree.
+    /// Creates a client that is judged by its own numbers and by the server's, which must agree.
     fn new() -> Self {
         let sequence = u32::MAX - 100;
         let server = Server { begins_at: sequence, received: sequence, known: None };
         Self { sequence, acknowledged: u32::MAX - 3_000, known: None, server: Some(server), lies: false }
     }
 
-    /// Of a host that forwards to its server: there is no socket to ask.
+    /// Creates a client behind a host that forwards to the server, so there is no socket.
     fn without_socket() -> Self {
         Self { server: None, ..Self::new() }
     }
 
-    /// Judged by its server's numbers alone.
+    /// Creates a client that is judged by the server's numbers alone.
     fn with_socket() -> Self {
         Self { lies: true, ..Self::new() }
     }
 
-    /// Sends this in one segment, and says how many requests that was.
+    /// Sends `payload` in one segment, and returns the number of requests.
     fn sends(&mut self, payload: &[u8]) -> u32 {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(u32::try_from(payload.len()).unwrap());
@@ -106,7 +107,7 @@ impl Client {
         self
     }
 
-    /// A handshake of TLS 1.3, or, where it `offers_http2`, one that does.
+    /// Creates a client after a TLS 1.3 handshake, which offers HTTP/2 if `offers_http2`.
     fn with_tls_1_3(offers_http2: bool) -> Self {
         let mut client = Self::new();
         let name: &[u8] = if offers_http2 { b"\x02h2\x08http/1.1" } else { b"\x08http/1.1" };
@@ -117,7 +118,7 @@ impl Client {
         client
     }
 
-    /// One of TLS 1.2 with a cipher that adds 24 bytes.
+    /// Creates a client after a TLS 1.2 handshake, with a cipher that adds 24 bytes.
     fn with_tls_1_2() -> Self {
         let mut client = Self::new();
         assert_eq!(client.sends(&record(22, &[0; 512])), 0);
@@ -133,7 +134,7 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&[kind, 3, 3, length[0], length[1]], content].concat()
 }
 
-/// Application data of so many bytes, under TLS 1.3.
+/// Returns a TLS 1.3 record with `bytes` bytes of application data.
 fn data(bytes: usize) -> Vec<u8> {
     record(23, &vec![0x5a; bytes + 17])
 }
@@ -168,7 +169,7 @@ fn requests_that_do_not_wait_for_answers_count_each_wherever_segments_end() {
     for segment in (8..200).chain([536, 1448, 4200]) {
         let mut client = Client::new();
         let counted: u32 = all.chunks(segment).map(|payload| client.sends(payload)).sum();
-        // A first segment without the end of the first request says nothing of pipelining, nor do those that follow.
+        // A first segment without the end of the first request does not show pipelining, nor do the segments after it.
         if segment > GET.len() + 1 && segment <= 1448 {
             assert_eq!(counted, 100, "segments of {segment} bytes");
         }
@@ -195,7 +196,7 @@ fn versions_that_end_a_line_are_told_from_what_looks_like_them() {
     ] {
         assert_eq!(found(request), 1, "{request}");
     }
-    // What looks like versions hides none.
+    // Texts that look like versions hide no version.
     for others in (0..400).chain([3000]) {
         let payload = "TP/".repeat(others) + "A / HTTP/1.1\r\n";
         assert!(found(&payload) >= 1, "behind {others} others");
@@ -251,7 +252,7 @@ fn an_upload_is_one_request_whatever_it_is_full_of() {
 
 #[test]
 fn an_upload_is_one_request_also_while_it_is_on_its_way() {
-    // Each segment begins so, and the server does not have the one before yet.
+    // Each segment begins with this text, and the server does not have the one before yet.
     for begins in ["/\0\0\0\0\0\0\0", "/1\0", "P/1.\0", "TP/\0", "/1.1x"] {
         let mut client = Client::with_socket();
         assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n"), 1);
@@ -285,7 +286,7 @@ fn segments_that_are_sent_again_are_counted_by_the_guard_each() {
 fn a_turn_that_begins_with_no_method_counts() {
     let mut client = Client::new();
     assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), 1);
-    // Each segment ends the body of one request, and begins the next.
+    // Each segment ends the body of one request, and begins the next request.
     for _ in 0..3 {
         assert_eq!(client.hears(ANSWER).sends(b"helloPOST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), 1);
     }
@@ -312,7 +313,7 @@ fn a_request_of_several_segments_that_was_refused_is_judged_again() {
         sequences.push(at);
         at = at.wrapping_add(u32::try_from(segment.len()).unwrap());
     }
-    // The first is refused, and so not remembered; the others pass.
+    // The first segment is refused, and so not remembered; the others pass.
     let mut client = client;
     for (&sequence, segment) in sequences.iter().zip(&segments).skip(1) {
         assert_eq!(client.sends_at(sequence, segment), 0);
@@ -381,7 +382,7 @@ fn another_connection_with_the_same_ports_starts_fresh() {
     }
 }
 
-/// A segment that the server's TCP drops, for its checksum or whatever else cannot be told here.
+/// Sends a segment that the server's TCP drops, for a bad checksum or another reason that is invisible here.
 fn decoy(client: &mut Client, ahead: i32, payload: &[u8]) -> u32 {
     let turn = client.judged(client.sequence.wrapping_add_signed(ahead), payload);
     client.server.as_mut().unwrap().known = Some(turn.newest);
@@ -486,7 +487,7 @@ fn no_bytes_whatever_make_it_panic_or_count_without_bound() {
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A frame of HTTP/2 of this type, with so many bytes behind its header.
+/// Returns an HTTP/2 frame of this type, with `len` bytes after its header.
 fn frame_of(kind: u8, len: u16) -> Vec<u8> {
     let [high, low] = len.to_be_bytes();
     [&[0, high, low, kind, 0, 0, 0, 0, 1][..], &vec![0x82; usize::from(len)]].concat()

@@ -1,4 +1,4 @@
-//! TLS: its records' headers are in the clear, and tell by type and length what is in them.
+//! Request counting for TLS by record headers, which are in the clear. Type and length show what a record contains.
 
 mod data;
 
@@ -8,59 +8,61 @@ use super::search::Sought;
 use super::{Conversation, Entered, Fresh, LOST, Step, Walk, also, is, speaks};
 use crate::packet::Frame;
 
-/// Records of one segment that are looked at: requests of a browser that asks for much at once are of about 60 bytes.
+/// Maximum number of records that are read in one segment. The requests of a browser that sends many at once take about
+/// 60 bytes each.
 const RECORDS_MAX: u32 = 24;
 
 const HEADER_BYTES: u32 = 5;
-/// RFC 8446, section 5.2, and what older versions add: 2^14 + 2048.
+/// Maximum record length in bytes: that of TLS 1.2, 2^14 + 2048. RFC 8446, section 5.2, allows less.
 const LENGTH_MAX: u16 = 16_384 + 2_048;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
-/// What TLS 1.3 adds to a record: the true type, and the tag of its ciphers.
+/// Bytes that TLS 1.3 adds to a record: the true type, and the cipher's tag.
 const OVERHEAD_1_3: u8 = 17;
-/// The same of Java, which pads each by 16 bytes; and its Finished, with the longer of the two hashes, which tells.
+/// Bytes that Java adds to a TLS 1.3 record, with its 16 bytes of padding. The next constant, the length of Java's
+/// Finished record with the longer hash, shows that a client is Java.
 const OVERHEAD_OF_JAVA: u8 = 33;
 const FINISHED_OF_JAVA: u16 = 85;
-/// With the shorter hash, Java's is as long as the longer one of others.
+/// Length of Java's Finished record with the shorter hash, and of other clients' with the longer one.
 const FINISHED_AMBIGUOUS: u16 = 69;
-/// The most that a cipher without padding adds: where it is not known.
+/// Maximum bytes that a cipher without padding adds. Used if the true number is unknown.
 const OVERHEAD_MAX: u8 = 24;
-/// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
+/// Length of a TLS 1.2 Finished message in bytes. Its encrypted record shows how much encryption adds.
 const FINISHED_1_2_BYTES: u16 = 16;
 const FINISHED_1_2_RECORD_MAX: u16 = 112;
-/// A TLS 1.3 Finished message's record is shorter (53 or 69 bytes, 85 where Java pads it), or padded to a block. What
-/// is neither, before it, is a client's certificate.
+/// Maximum length of a TLS 1.3 Finished record: 53 or 69 bytes, 85 with Java's padding. Records padded to a block may
+/// be longer. Any other record before it belongs to a client certificate.
 const FINISHED_1_3_RECORD_MAX: u16 = 128;
-/// Blocks that records are padded to are multiples of this; behind them is the tag.
+/// Divisor of the block sizes that records are padded to. The tag comes behind the block.
 const PADDED_BYTES: u16 = 64;
 const TAG_BYTES: u16 = 16;
-/// A client's certificate, the proof of it, and its Finished: a server takes no more records of them.
+/// Maximum number of records that end a TLS 1.3 handshake: the client's certificate, its proof and Finished.
 const FINISHED_AMONG: u8 = 3;
 
-/// A server's first flight with a certificate in it. // the smallest of them, of 256-bit ECDSA, are of 450 bytes and
-/// more
+/// Minimum bytes of a server's first flight with a certificate. The smallest ones, with 256-bit ECDSA, have 450 bytes
+/// and more.
 const CERTIFIED_BYTES_MIN: u32 = 400;
 
-/// When a record is sent: where its segment begins, and what the server had said by then.
+/// Position in both streams at which a record is sent: the start of its segment, and what the server had said by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// [`Segment::sequence`](crate::packet::Segment::sequence).
+    /// Value of [`Segment::sequence`](crate::packet::Segment::sequence).
     pub sequence: u32,
-    /// [`Peer::said`](super::Peer::said).
+    /// Value of [`Peer::said`](super::Peer::said).
     pub said: u32,
 }
 
-/// A record's header.
+/// Header of a TLS record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What is in it.
+    /// Content type of the record.
     pub kind: u8,
-    /// Whether nothing that might be a request is before it in its segment.
+    /// True if nothing before the record in its segment may be a request.
     pub begins_segment: bool,
-    /// How many bytes come behind the header.
+    /// Number of bytes behind the header.
     pub length: u16,
 }
 
@@ -83,7 +85,7 @@ impl Record {
     }
 }
 
-/// The record that begins here, if one does.
+/// Returns the record that begins at `at`, if its header is complete and valid.
 #[inline(always)]
 pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record> {
     if at + HEADER_BYTES > end {
@@ -94,8 +96,8 @@ pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record
     Record::parse([kind, major, minor, high, low])
 }
 
-/// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length
-/// before it.
+/// Returns whether this `h`, the byte before `next`, begins the name `h2` in a ClientHello. ALPN puts the length before
+/// the name (RFC 7301).
 #[inline(always)]
 pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
     match frame.bytes::<4>(next as usize - 3) {
@@ -105,13 +107,14 @@ pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
 }
 
 impl Conversation {
-    /// Returns whether several requests may share a record of it, which then count as one.
+    /// Returns whether one record may contain several requests, which then count as one.
     #[inline(always)]
     pub const fn shares_records(&self) -> bool {
         self.speaks == speaks::TLS
     }
 
-    /// In the middle of something: all that might not be a request is not.
+    /// Switches the connection to TLS in the middle of its data. Every record that may be something other than a
+    /// request is taken as such.
     #[inline(always)]
     pub(super) const fn speak_tls(&mut self, is: u16) {
         self.speaks = speaks::TLS;
@@ -127,9 +130,8 @@ impl Conversation {
         self.also & also::ONE_TICKET != 0
     }
 
-    /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the
-    /// clear are some, and nothing else is lost by it. Searched is here, and not below: a verifier counts the stack of
-    /// one function within another.
+    /// Returns the number of requests that begin in this payload. If TLS is only a guess, requests in clear text count
+    /// too. The searches are here and not in callees, since a verifier adds up the stack of nested functions.
     #[inline(always)]
     pub(super) fn tls_or_clear<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         let fresh = entered.fresh;
@@ -148,14 +150,14 @@ impl Conversation {
         versions
     }
 
-    /// How many requests the records of this payload begin.
+    /// Returns the number of requests that begin in the records of this payload.
     #[inline(always)]
     pub fn tls<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         self.records(frame, entered.fresh)
     }
 
-    /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is
-    /// done.
+    /// Consumes `bytes` bytes of the current record if all of them belong to it. Otherwise returns false and changes
+    /// nothing.
     #[inline(always)]
     pub(super) const fn stays_in_record(&mut self, bytes: u32) -> bool {
         let stays = self.split_len == 0 && self.record_left != LOST && self.record_left >= bytes;
@@ -165,11 +167,11 @@ impl Conversation {
         stays
     }
 
-    /// Goes through the records that begin in this payload.
+    /// Walks through the records that begin in this payload, and returns the number of their requests.
     #[inline(always)]
     fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.stays_in_record(fresh.len()) {
-            // Where it is a guess that there is a record, an answer says that there is none.
+            // If the record is only a guess, an answer from the server shows that there is none.
             return if self.may_be_in_none() && self.is_answered(fresh.moment()) {
                 frame.lost(self, fresh.moment())
             } else {
@@ -224,8 +226,8 @@ impl Conversation {
         if requests == 0 && self.record_left == LOST { frame.lost(self, fresh.moment()) } else { requests }
     }
 
-    /// A segment of which it cannot be told where its records begin. Until one begins a segment turns alone tell, or
-    /// to hide them would be a way around.
+    /// Returns the number of requests, 0 or 1, in a segment whose record boundaries are unknown. Only turns count until
+    /// a segment begins with a record. Otherwise, hiding the boundaries would evade the count.
     #[inline(always)]
     pub fn lost(&mut self, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
@@ -237,7 +239,7 @@ impl Conversation {
         if !is_open && !is_answer {
             return 0;
         }
-        // `100 Continue` came with them, and the client had delayed its body for it.
+        // The server sent `100 Continue` with its tickets, and the client had delayed its body for that.
         let are_as_long =
             TICKETS_BYTES.contains(&heard) || TICKETS_BYTES.contains(&heard.saturating_sub(self.no_answer_bytes()));
         let are_tickets = self.has(is::FIRST) && !is_open && are_as_long;
@@ -245,7 +247,7 @@ impl Conversation {
         !are_tickets as u32
     }
 
-    /// How many requests begin in this record, and what it is to the conversation otherwise.
+    /// Updates the state by one record, and returns the number of requests that begin in it.
     #[inline(always)]
     pub fn record(&mut self, record: Record, moment: Moment) -> u32 {
         match record.kind {
@@ -255,10 +257,10 @@ impl Conversation {
                 let is_data = self.speaks == speaks::TLS || self.is_early_or_first(record, moment);
                 return if is_data { self.application_data(record, moment) } else { 0 };
             }
-            // Alerts, and what is none of these.
+            // Alerts and unknown types.
             _ => {}
         }
-        // Where it is a guess that there is a header, an answer says that there is none.
+        // If the header is only a guess, an answer from the server shows that there is none.
         if self.is_guessed() && self.is_answered(moment) { self.lost(moment) } else { 0 }
     }
 
@@ -271,20 +273,21 @@ impl Conversation {
         }
     }
 
-    /// TLS 1.3, before its handshake has ended: whether this is early data, or the first behind it, and not what ends
-    /// it: the Finished message, and before it a certificate and the proof of it. The server takes nothing else there.
+    /// TLS 1.3, before the handshake's end: returns whether the record is early data, or the first one after the
+    /// handshake. The handshake ends with the client's optional certificate, its proof and Finished; the server accepts
+    /// nothing else there.
     #[inline(always)]
     fn is_early_or_first(&mut self, record: Record, moment: Moment) -> bool {
         if self.heard_since(moment.said) == 0 {
-            // Sent before the server has said anything: early data, which is as long as it likes.
+            // The record came before any server data, so it is early data of any length.
             self.overhead = OVERHEAD_1_3;
             return true;
         }
         if self.ending_records == 0 {
             self.control_at = moment.said;
         } else if moment.said != self.control_at || record.begins_segment {
-            // The server says nothing before it has the handshake's end, and a client sends all of that at once: so it
-            // was before this.
+            // The server sends nothing before the handshake's end, and a client sends that end at once. So the
+            // handshake ended before this record.
             self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
             return true;
         }
@@ -298,7 +301,8 @@ impl Conversation {
         false
     }
 
-    /// TLS 1.3, where what ended the handshake is not there: only then does a client go on before it is answered.
+    /// TLS 1.3: ends the handshake if the records that end it were left out. A client sends more before an answer only
+    /// after those records.
     #[inline(always)]
     pub(super) fn leave_out_finished(&mut self) {
         if self.speaks == speaks::TLS_HELLO || self.speaks == speaks::TLS_CHANGED {
@@ -309,7 +313,7 @@ impl Conversation {
     #[inline(always)]
     fn finished(&mut self, overhead: u8, moment: Moment) {
         if !self.has(is::OPEN) {
-            // Behind early data, what the server says next may be its answer.
+            // After early data, the server's next data may be the answer to it.
             self.is &= !is::FIRST;
         }
         let flight = moment.said.wrapping_sub(self.heard);
@@ -327,7 +331,7 @@ impl Conversation {
     }
 }
 
-/// Records that begin in a segment, on the way through them.
+/// State of the walk over the records that begin in one segment.
 struct Records<'a> {
     conversation: &'a mut Conversation,
     moment: Moment,
@@ -335,7 +339,7 @@ struct Records<'a> {
     end: u32,
     requests: u32,
     begins_segment: bool,
-    /// False where something else is in the place of one.
+    /// False once a position holds no record.
     is_known: bool,
 }
 
@@ -350,7 +354,7 @@ impl Step for Records<'_> {
             return false;
         };
         record.begins_segment = self.begins_segment;
-        // What is no request anyway may be before one.
+        // Records too short for a request may precede one.
         self.begins_segment &= record.length <= self.conversation.overhead as u16 + CONTROL_BYTES_MAX;
         self.requests += frame.record(self.conversation, record, self.moment);
         self.at += HEADER_BYTES + record.length as u32;

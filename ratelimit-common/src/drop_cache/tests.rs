@@ -1,4 +1,4 @@
-//! What entries say, and which replaces which.
+//! Tests of drop-cache entries, and of the order in which they replace each other.
 
 use proptest::prelude::*;
 
@@ -140,11 +140,11 @@ fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
     }
 }
 
-/// So many sources have entries, in one cache set and its neighbour.
+/// Number of sources with entries, in one cache set and its neighbour.
 const SOURCES: u64 = 24;
 const PLACES: usize = 2 * WAYS;
 
-/// A key of one of them, of one of the kinds.
+/// Returns a key of one of the sources, of one of the kinds.
 fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
     let to = match kind {
         0 => Destination::Tcp { port: 443, opening: true, has_payload: false },
@@ -157,7 +157,7 @@ fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
     if kind == 3 { of.unverified() } else { of }
 }
 
-/// Which place an entry gets, as the program chooses.
+/// Returns the place that an entry gets, as the program chooses it.
 fn chosen(entries: &[DropEntry; PLACES], key: Key, is_verified: bool, now: Nanos) -> Option<usize> {
     let ranks = entries.map(|entry| entry.rank(key, is_verified, now));
     let least = *ranks.iter().min().unwrap();
@@ -179,7 +179,7 @@ proptest! {
             }
             let key = key_of(source, kind, epoch);
             let reason = if dice == 1 { Reason::Banned } else { Reason::OverLimit };
-            // Of a ban the rule says whether it needs evidence; of limits it is the kind.
+            // For a ban, the rule says whether it needs evidence; for a limit, the kind does.
             let is_verified = if dice == 1 { is_verified } else { kind == 2 };
             let (expiry, _) = Expiry::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
             let wanted = DropEntry { word: key.entry_word(expiry), source: key.source };
@@ -221,7 +221,7 @@ fn the_kinds_of_packets_of_one_source_lie_apart_and_evenly() {
         places.iter().enumerate().for_each(|(kind, &place)| hit[place][kind] += 1);
         shared += (0..4).filter(|&kind| places[..kind].contains(&places[kind])).count();
     }
-    // 8 each; and of six pairs of each source one in 1024.
+    // Expected are 8 sources per place, and of six pairs of each source one in 1024.
     assert!(hit.iter().flatten().all(|&of| of < 30), "{:?}", hit.iter().flatten().max());
     assert!((20..90).contains(&shared), "{shared}");
 }

@@ -1,4 +1,4 @@
-//! A window and a ban that one thread alone has: for a [`State`](super::State) in memory.
+//! Window and ban for one thread alone: parts of a [`State`](super::State) in memory.
 
 use core::cell::Cell;
 
@@ -8,12 +8,12 @@ use crate::refusals::Refusals;
 use crate::time::{BucketIndex, Nanos};
 use crate::window::{self, CELLS, Cells};
 
-/// A window.
+/// Window of a source that one thread alone uses.
 #[derive(Clone, Debug, Default)]
 pub struct Alone {
-    /// Its cells.
+    /// Cells of the window, see [`window`].
     pub cells: [Cell<u64>; CELLS],
-    /// What it has refused.
+    /// Refusals by the window.
     pub refused: Cell<Refusals>,
 }
 
@@ -26,7 +26,7 @@ impl Cells for &Alone {
         self.cells.compare_exchange(index, current, new)
     }
 
-    // As the kernel's.
+    // Does nothing, like the kernel's.
     fn settle(&self, _: window::Limit, _: BucketIndex) -> Option<BucketIndex> {
         None
     }

@@ -1,4 +1,4 @@
-//! Bans: whether one holds, and whether one begins.
+//! Checking, caching and starting of bans.
 
 use super::{At, Banned, Inserted, State, Window, by, time_to_look_at};
 use crate::ban::{self, Ban};
@@ -6,7 +6,7 @@ use crate::layout::{self, LIMITS_MAX, Unit};
 use crate::verdict::Reason;
 use crate::verification::{EvidenceNeeds, Side};
 
-/// Whether a ban of the source holds; then the packet is counted there.
+/// Returns whether a ban of the source is in force, and counts the packet there if so.
 #[inline(always)]
 pub fn is_banned<S: State>(state: S) -> bool {
     match state.ban() {
@@ -26,7 +26,7 @@ pub fn record_admitted<S: State>(state: S) {
     }
 }
 
-/// Caches until when a ban holds that was met.
+/// Caches the end of the ban that dropped the packet.
 #[inline(always)]
 pub fn cache_ban<S: State>(state: S) {
     if let Some(ban) = state.ban() {
@@ -34,10 +34,10 @@ pub fn cache_ban<S: State>(state: S) {
     }
 }
 
-/// Bans the source, or bans it again, unless the rule needs verified traffic and there is none. Each ban that begins
-/// is counted once, on whichever CPU was first. None begins where enforcement has lapsed, nor for what a group refuses:
-/// that is no proof of one of its sources. `how` is the [`At`] of the limit that refused, with what [`by`] says
-/// it was refused by.
+/// Bans the source, or bans it again. Does nothing without verified traffic if the rule needs that, or after
+/// enforcement has lapsed. A group's refusal never bans, since it does not show that one of the sources exceeds a
+/// limit. Each new ban is counted once, on the CPU that was first. `how` is the [`At`] of the limit that refused, with
+/// flags of [`by`].
 #[inline(always)]
 pub fn ban_source<S: State>(state: S, how: u32) {
     let rule = state.rule();
@@ -49,7 +49,7 @@ pub fn ban_source<S: State>(state: S, how: u32) {
     let (begins, until_ns, step) = match state.ban() {
         Some(newest) => {
             let read = newest.read();
-            // What an application charges is an offence of its own.
+            // A charge by an application is an offence of its own.
             let is_another = read.may_be_followed(now) || state.is_ordered() && !read.holds(now);
             let next = read.next(rule, now);
             (is_another && newest.replace(&read, &next), next.until_ns, next.step)
@@ -65,9 +65,9 @@ pub fn ban_source<S: State>(state: S, how: u32) {
     }
 }
 
-/// Tells whether the source itself is over the limit, and no forged traffic in its name. For a limit of connections the
-/// source must have completed as many handshakes as the limit allows. Then the next connection over the limit bans,
-/// whether one of the earlier ones is still open or not. SYNs alone, however many, never do.
+/// Returns whether the source itself is over the limit, rather than forged traffic in its name. For a connection limit,
+/// the source must have completed as many handshakes as the limit allows. Then the next connection over the limit bans,
+/// even if the earlier ones are closed. SYNs alone never do.
 #[inline(always)]
 fn is_verified<S: State>(state: S, how: u32) -> bool {
     let at = At(how & 0xff);
@@ -86,7 +86,7 @@ fn is_verified<S: State>(state: S, how: u32) -> bool {
     state.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, full_buckets))
 }
 
-/// Whether the source has itself opened as many connections as the limit allows.
+/// Returns whether the source itself has opened as many connections as the limit allows.
 #[inline(always)]
 fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
     let window = state.window(Side::Evidence.slot(limit.slot));

@@ -1,4 +1,4 @@
-//! Which refusals are cached, and what makes a source suspect.
+//! Selection of the refusals that are cached, and of suspect sources.
 
 use super::charges::refusal;
 use super::groups::{turn_back, turn_to};
@@ -6,8 +6,8 @@ use super::{At, LITTLE, State, Window};
 use crate::layout::{LOGGED_REQUESTS, Unit};
 use crate::verification::Side;
 
-/// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge has. A group's
-/// refusal is cached of the source, and counted where the group's window counts.
+/// Caches the refusal of the source if it lasts, after counting it unless the charge has (`is_counted`). A group's
+/// refusal is cached for the source, and counted in the group's window.
 #[inline(always)]
 pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     turn_to(state, at);
@@ -24,7 +24,7 @@ fn cache_refusal_of<S: State>(state: S, at: At, is_counted: bool) {
     if !is_counted && window.count_refused(bucket) {
         state.tell(at.0, 0, 0);
     }
-    // The charges that fill a window make its source known, but not the one that opens it.
+    // Charges that fill a window make its source known, but the charge that opens the window does not.
     if window.refusals().count() <= LITTLE {
         state.make_known();
     }
@@ -46,8 +46,8 @@ fn cache_refusal_of<S: State>(state: S, at: At, is_counted: bool) {
     }
 }
 
-/// Caches that a source has tried to connect as often as it may: from now on each connection that it completes is
-/// counted. The entry drops nothing, and the attempts pass, since they can be forged.
+/// Caches that a source has used up its connection attempts. From then on, each connection that it completes is
+/// counted. The entry drops nothing, and attempts pass, since they can be forged.
 #[inline(always)]
 pub fn suspect<S: State>(state: S, at: At) {
     turn_to(state, at);

@@ -1,4 +1,4 @@
-//! Several limits, each charged as a plain rule's one limit is: without a look at all of them before.
+//! Charging of several limits, each like the one limit of a plain rule: without a check of all limits before.
 
 use super::charges::{At, Charged, CheckResult, is};
 use super::groups::{turn_back, turn_to};
@@ -6,15 +6,15 @@ use super::{State, decides_by_limits, is_plain, limits, news};
 use crate::layout::{LIMITS_MAX, Rule};
 use crate::verdict::Reason;
 
-/// Whether each of its limits may be charged without a look at all of them before: they alone decide, and none is a
-/// leaky bucket.
+/// Returns whether each limit of the rule may be charged without a check of all limits before. Requires that the limits
+/// alone decide, and that none is a leaky bucket.
 pub fn is_of_limits_alone(rule: &Rule) -> bool {
     let is_gcra = rule.limits[..LIMITS_MAX].iter().take(rule.limits_len.into()).any(|limit| limit.is_gcra != 0);
     !is_plain(rule) && !is_gcra && decides_by_limits(rule)
 }
 
-/// Charges each limit in one try, where they alone decide. None where one does not admit it at once: then nothing is
-/// charged, and a look at all of them says what is so.
+/// Charges each limit in one try, if the limits alone decide. Returns None if a limit does not admit the packet at
+/// once. Nothing is charged then, and a check of all limits decides.
 #[inline(always)]
 pub fn charge_each<S: State>(state: S) -> Option<CheckResult> {
     let rule = state.rule();
@@ -47,12 +47,12 @@ pub fn charge_each<S: State>(state: S) -> Option<CheckResult> {
     Some(result)
 }
 
-/// What is to be told of the limit at position 0; above it those of the others.
+/// Bit for a fresh charge to the limit at position 0. The bits of further limits follow above.
 const FRESH: u32 = 1;
-/// Likewise.
+/// Bit for a step of the limit at position 0. The bits of further limits follow above.
 const STEP: u32 = 1 << LIMITS_MAX;
 
-/// Charges one of them.
+/// Charges the limit at this position in one try.
 #[inline(always)]
 pub fn charge_one<S: State>(state: S, at: At, amount: u64) -> Charged {
     turn_to(state, at);
@@ -61,7 +61,8 @@ pub fn charge_one<S: State>(state: S, at: At, amount: u64) -> Charged {
     charged
 }
 
-/// What the charges have to be followed by, now that all are made.
+/// Does what has to follow the charges, after all of them are made. `told` has the `FRESH` and `STEP` bits of each
+/// limit.
 #[inline(always)]
 pub fn tell_each<S: State>(state: S, told: u32) {
     let rule = state.rule();

@@ -1,12 +1,12 @@
-//! What contains the source: how it stands in its place, and charging it once the source's own limits have admitted the
-//! packet.
+//! Groups that contain the source: how they replace it, and how they are charged after the source's own limits admitted
+//! the packet.
 
 use super::{At, GateBypass, State, limits, new_source_gate, of_charge};
 use crate::layout::LIMITS_MAX;
 use crate::verdict::{Action, Reason};
 use crate::verification::Side;
 
-/// Has the group stand in the place of the source, where the limit is of one.
+/// Replaces the source by the group, if the limit is a group's.
 #[inline(always)]
 pub(super) fn turn_to<S: State>(state: S, at: At) {
     if at.is_group() {
@@ -14,7 +14,7 @@ pub(super) fn turn_to<S: State>(state: S, at: At) {
     }
 }
 
-/// Has the source stand there again.
+/// Restores the source after [`turn_to`].
 #[inline(always)]
 pub(super) fn turn_back<S: State>(state: S, at: At) {
     if at.is_group() {
@@ -22,11 +22,12 @@ pub(super) fn turn_back<S: State>(state: S, at: At) {
     }
 }
 
-/// [`super::charge_all`] of the limits that are of groups, of a packet that its source's own limits pass for this reason.
+/// Charges the group limits for [`super::charge_all`]. `own` is the reason for which the source's own limits pass the
+/// packet.
 #[inline(always)]
 pub fn charge_groups<S: State>(state: S, own: Reason) -> Reason {
     let rule = state.rule();
-    // Where the source has passed the gate, a group is not gated for it again.
+    // If the source has passed the gate, its groups are not gated again.
     if rule.own_len != 0 && matches!(own, Reason::WithinLimit) {
         let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
     }

@@ -1,14 +1,15 @@
-//! Charges for packets of QUIC in a rule whose access log has their requests.
+//! Charges for QUIC packets under a rule whose access log contains their requests.
 
 use super::{At, State, Window, limits};
 use crate::layout::{LOGGED_REQUESTS, Unit};
 use crate::verification::Side;
 
-/// Returns the number of turns that a datagram of QUIC is charged as, while the rule's log is read in time. `opens` is 1
+/// Returns the number of turns that a QUIC datagram is charged as, while the rule's log is read in time. `opens` is 1
 /// if the datagram opens a connection, and 0 otherwise.
 ///
-/// The log has what its source asks. A source without a live window is charged a turn, or no line would charge it. Any
-/// datagram of a source that lines have taken beyond a limit is a turn, which is refused.
+/// The log contains the source's requests. A source without a live window is charged a turn; otherwise no log line
+/// would charge it. If log lines have charged a source beyond a limit, each of its datagrams is a turn, which is
+/// refused.
 #[inline(always)]
 pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
     let mut is_idle = true;
@@ -17,7 +18,7 @@ pub fn turns_by_log<S: State>(state: S, opens: u32) -> u32 {
         let is_counted = is_of_requests || limit.unit == LOGGED_REQUESTS;
         let window = if is_counted { state.window(At::new(position, Side::Unverified).slot(limit)) } else { None };
         let Some(window) = window else { continue };
-        // No packet goes beyond a limit: only what is charged from a log does.
+        // Packets never exceed a limit: only charges from a log do.
         if !window.is_within_limit(limit, Side::Unverified, state.coarse(), 0) {
             return 1;
         }

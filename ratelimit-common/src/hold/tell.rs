@@ -1,4 +1,4 @@
-//! What the daemon is told of a source: that it begins to be refused or banned, and what other hosts are to know.
+//! Messages to the daemon: a source begins to be refused or banned, or has admissions that other hosts need to know.
 
 use super::{At, State, Window};
 use crate::events::Kind;
@@ -7,13 +7,13 @@ use crate::time::Nanos;
 use crate::verification::Side;
 use crate::window;
 
-/// Tells that the source begins to be refused by this limit in this bucket; or, with its end and step, that a ban
-/// begins. `how` is that of [`ban_source`].
+/// Sends the event that this limit begins to refuse the source in this bucket. With an end and a step, sends the event
+/// that a ban begins. `how` is that of [`ban_source`](super::ban_source).
 #[inline(always)]
 pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
     let (rule, at, is_ban) = (state.rule(), At(how & 0xff), until_ns != 0);
     let Some(limit) = at.limit(rule) else { return };
-    // Attempts pass, and nobody is refused for want of evidence.
+    // Attempts pass, and missing evidence refuses no packet.
     if !is_ban && matches!(at.side(), Side::Attempts | Side::Evidence) {
         return;
     }
@@ -38,7 +38,8 @@ pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
     });
 }
 
-/// Has the other hosts told that this one has admitted one step more of the source, where they sum this side.
+/// Sends a step to the daemon: this host has admitted one step more of the source. Does nothing for a side that the
+/// hosts do not sum.
 #[inline(always)]
 pub fn tell_step<S: State>(state: S, at: At, bucket: u64) {
     let Some(limit) = at.limit(state.rule()) else { return };
@@ -48,11 +49,11 @@ pub fn tell_step<S: State>(state: S, at: At, bucket: u64) {
     }
 }
 
-/// What one window holds: an amount, or of a leaky bucket nanoseconds until it is empty.
+/// Returns what one window holds: an amount, or for a leaky bucket the nanoseconds until it is empty.
 #[inline(always)]
 pub fn window_used<W: Window>(window: W, limit: &layout::Limit, now: Nanos) -> u64 {
     match limit.is_gcra {
-        // Whatever the side admits: that is no part of the sum.
+        // The sum is independent of what the side admits.
         0 => window::used(&window, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns)),
         _ => window.load(0).saturating_sub(now.0),
     }

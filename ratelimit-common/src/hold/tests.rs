@@ -1,4 +1,4 @@
-//! The core over a source in memory. Knows no map and no packet.
+//! Tests of the enforcement on a source in memory. They know no map and no packet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ mod groups;
 const SOURCE: u32 = 0x0105;
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 
-/// Sources, in memory: a number each.
+/// State in memory. Each source is a number.
 struct Memory {
     rule: Rule,
     source: Cell<u32>,
-    /// Who stands in its place.
+    /// Group that replaces the source, if any.
     group: Cell<Option<u32>>,
     charges: Cell<Charges>,
     now: Cell<Nanos>,
-    /// How much the coarse clock is behind.
+    /// Lag of the coarse clock in nanoseconds.
     lag_ns: Cell<u64>,
-    /// By who it is of, and slot.
+    /// Windows by source or group, and slot.
     windows: RefCell<BTreeMap<(u32, u32), &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
-    /// Whether a source that has no window is refused.
+    /// True if a source without a window gets none.
     is_full: Cell<bool>,
-    /// Whether sources are sampled out before any limit is looked at.
+    /// True if sources are sampled out before any limit is checked.
     samples_out: Cell<bool>,
     is_known: Cell<u64>,
     events: RefCell<Vec<Event>>,
@@ -210,7 +210,7 @@ fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_t
     for lag_ns in [0, 1, SECOND_NS / 100, COARSE_LAG_NS - 1, COARSE_LAG_NS] {
         for since_ns in [0, 1, SECOND_NS / 100, COARSE_LAG_NS - 1, COARSE_LAG_NS, COARSE_LAG_NS + 1, length_ns - 1] {
             let memory = memory(rule(&[limit(7, Unit::Packets, 100)]));
-            // The bucket before is open, and so is this one where it has a charge.
+            // The bucket before is open, and so is this one if it has a charge.
             memory.now.set(Nanos(begins - SECOND_NS));
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
             memory.now.set(Nanos(begins + since_ns));
@@ -239,7 +239,7 @@ fn what_a_plain_rule_does_not_count_leaves_nothing() {
 
 #[test]
 fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
-    // The first packet is charged to all three; the others, which the second limit refuses, to none.
+    // The first packet is charged to all three limits. The second limit refuses the others, which are charged to none.
     let limits = [limit(7, Unit::Packets, 100), limit(8, Unit::Packets, 1), limit(9, Unit::Bytes, 1000)];
     let memory = memory(rule(&limits));
     assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
@@ -247,7 +247,7 @@ fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
         assert_eq!(memory.judges(PACKET), Reason::OverLimit);
     }
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
-    // Another CPU was faster behind the look: what was charged before is taken back, and nothing else.
+    // Another CPU was faster after the check. The earlier charges are refunded, and nothing else.
     memory.charges.set(PACKET);
     assert_eq!(charge_all(&memory, CheckResult::of(Reason::WithinLimit)), (Reason::OverLimit, false));
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
@@ -320,7 +320,7 @@ fn a_ban_begins_with_what_is_refused_and_drops_until_it_ends() {
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-/// Kind, slot, what was used, and the bucket of each event so far.
+/// Returns the kind, slot, amount and relative bucket of each event so far.
 fn told(memory: &Memory) -> Vec<(Kind, u32, u64, u64)> {
     let of = |event: &Event| {
         let bucket = Nanos(event.time_ns).bucket(MINUTE_NS).0 - NOW.bucket(MINUTE_NS).0;
@@ -382,7 +382,7 @@ fn a_ban_is_an_event_with_its_step_and_its_end() {
     for _ in 0..4 {
         memory.judges(PACKET);
     }
-    // It is over, and the source was admitted again.
+    // The ban is over, and the source was admitted again.
     memory.now.set(Nanos(NOW.0 + 6 * MINUTE_NS));
     for _ in 0..4 {
         memory.judges(PACKET);
@@ -394,7 +394,7 @@ fn a_ban_is_an_event_with_its_step_and_its_end() {
     assert_eq!(events.len(), 4, "each follows the refusal that it is for");
 }
 
-/// One rule that bans by verified traffic and allows three connections.
+/// Returns a rule that bans by verified traffic and allows three connections.
 fn banning_by_connections() -> Memory {
     let needs = EvidenceNeeds::BANS.or(EvidenceNeeds::CONNECTIONS).or(EvidenceNeeds::CONNECTIONS_ALONE);
     let bans = ban::Rule { steps_ns: [SECOND_NS; BAN_STEPS_MAX], forget_ns: SECOND_NS, steps_len: 1, slot: 3 };

@@ -1,11 +1,11 @@
-//! What a verified connection leaves: evidence for a ban, and what the hosts of a fleet sum of a limit of connections.
+//! Effects of a verified connection: evidence for a ban, and the number of connections that the hosts of a fleet sum.
 
 use super::{At, GateBypass, State, by, limits, new_source_gate};
 use crate::layout::Unit;
 use crate::verification::{EvidenceNeeds, Side};
 
-/// Counts a verified connection, of which this packet is the first that is known, and bans the source where it was
-/// refused another while its last ones were being opened.
+/// Counts a verified connection, of which this packet is the first known one. Bans the source if it was refused another
+/// connection while its last ones were being opened.
 #[inline(always)]
 pub fn verify<S: State>(state: S) {
     let rule = state.rule();

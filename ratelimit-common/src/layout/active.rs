@@ -1,12 +1,12 @@
-//! Which generation of the configuration packets read, and the epoch of what they cache.
+//! Generation of the configuration that packets read, and epoch of the entries that they cache.
 
 use super::GENERATIONS;
 use crate::hash::{HashKey, spread};
 use crate::source::Address;
 use crate::time::Nanos;
 
-/// What packets read first, in one load: the generation in the lowest bit, in 31 bits above it when enforcement lapses,
-/// and the epoch in the upper half.
+/// Word that packets read first. The lowest bit is the generation, the 31 bits above it are the lapse time, and the
+/// upper half is the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Active(pub u64);
@@ -14,25 +14,25 @@ pub struct Active(pub u64);
 const _: () = assert!(GENERATIONS == 2, "a generation has one bit");
 
 impl Active {
-    /// A time of lapse is told in units of 2^28 ns, 268 ms. // 31 bits of them are 18 years: nine behind now, nine ahead
+    /// Bits of the unit of a lapse time: 2^28 ns, 268 ms. 31 bits of units cover 18 years: nine before now, nine after.
     const LAPSE_UNIT_BITS: u32 = 28;
-    /// The bits of a time of lapse.
+    /// Mask of the bits of a lapse time.
     const LAPSE_MASK: u32 = u32::MAX >> 1;
-    /// In the difference of two of them: the first is before the second.
+    /// Sign bit of the difference of two lapse times: set if the first is before the second.
     const IS_BEFORE: u32 = 1 << 30;
-    /// What is another in an epoch after a trial.
+    /// Bits of the epoch that differ after a trial.
     const AFTER_TRIAL: u32 = 1 << 31 | 1 << 4;
 
-    /// The bits of the epoch that a drop-cache entry has.
+    /// Mask of the bits of the epoch that a drop-cache entry holds.
     pub const ENTRY_EPOCH_MASK: u32 = 0x1f;
 
-    /// The word.
+    /// Returns the word for this generation and epoch, without a lapse time.
     #[inline(always)]
     pub const fn new(generation: u32, epoch: u32) -> Self {
         Self((epoch as u64) << 32 | generation as u64)
     }
 
-    /// Which generation of the configuration packets read.
+    /// Returns the generation of the configuration that packets read.
     #[inline(always)]
     pub const fn generation(self) -> u32 {
         #[expect(
@@ -43,29 +43,29 @@ impl Active {
         generation
     }
 
-    /// The epoch after a trial that ended by itself in this one. No daemon begins it, and drop-cache entries tell it
-    /// apart too.
+    /// Returns the epoch after a trial that was rolled back in this one. No daemon starts with it, and drop-cache
+    /// entries distinguish the two.
     #[inline(always)]
     pub const fn epoch_after_trial(epoch: u32) -> u32 {
         epoch ^ Self::AFTER_TRIAL
     }
 
-    /// The other generation, which packets read after a trial that ended by itself. Nothing else begins its epoch,
-    /// and what was cached on trial holds no longer.
+    /// Returns the word that packets use after a trial was rolled back: the other generation, with an epoch of its own.
+    /// Entries that were cached during the trial are then invalid.
     #[inline(always)]
     #[must_use]
     pub const fn after_trial(self) -> Self {
         Self(self.0 ^ ((Self::AFTER_TRIAL as u64) << 32 | 1))
     }
 
-    /// The same word, by which packets read this generation in this epoch.
+    /// Returns the word with this generation and epoch, and with the old lapse time.
     #[must_use]
     pub const fn with(self, generation: u32, epoch: u32) -> Self {
         let lapse = self.0 & ((Self::LAPSE_MASK as u64) << 1);
         Self(Self::new(generation & (GENERATIONS - 1), epoch).0 | lapse)
     }
 
-    /// The same word, by which enforcement lapses then, up to a unit later; none is never.
+    /// Returns the word with this lapse time, rounded up by less than a unit. None means that enforcement never lapses.
     #[must_use]
     pub const fn with_lapse(self, at: Option<Nanos>) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "cut to the bits that there are")]
@@ -79,19 +79,20 @@ impl Active {
         Self(self.0 & !((Self::LAPSE_MASK as u64) << 1) | (units as u64) << 1)
     }
 
-    /// Whether enforcement has lapsed by this time: no daemon has said for as long as was configured that it runs.
+    /// Returns whether enforcement has lapsed by this time, since no daemon has confirmed within the configured time
+    /// that it runs.
     #[inline(always)]
     pub const fn has_lapsed(self, now: Nanos) -> bool {
         self.may_lapse() && Self::units(now).wrapping_sub(self.lapse_units()) & Self::IS_BEFORE == 0
     }
 
-    /// Whether enforcement lapses at some time.
+    /// Returns whether a lapse time is set.
     #[inline(always)]
     pub const fn may_lapse(self) -> bool {
         self.lapse_units() != 0
     }
 
-    /// When enforcement lapses or has lapsed, seen from this time.
+    /// Returns the time at which enforcement lapses or has lapsed. `now` resolves the wrapped bits.
     pub const fn lapse(self, now: Nanos) -> Option<Nanos> {
         if !self.may_lapse() {
             return None;
@@ -115,7 +116,8 @@ impl Active {
         units
     }
 
-    /// The next epoch. In a drop-cache entry neither it nor the one after its trial is 0, which is none, or all ones.
+    /// Returns the next epoch. In a drop-cache entry, 0 means no epoch. So the bits of this epoch, and of the one after
+    /// its trial, are never 0 or all ones.
     pub const fn next_epoch(self) -> u32 {
         let next = self.epoch().wrapping_add(1);
         match next & 0xf {
@@ -125,28 +127,30 @@ impl Active {
         }
     }
 
-    /// Grows whenever what was cached of sources may hold no longer: see [`crate::drop_cache`] and [`PrefixMiss`].
+    /// Returns the epoch, which grows whenever cached facts of sources may be invalid: see [`crate::drop_cache`] and
+    /// [`PrefixMiss`].
     #[inline(always)]
     pub const fn epoch(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// An entry of [`map::PREFIX_MISSES`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself,
-/// so its place may be any. Of IPv6 it is a keyed hash of 64 bits, so one source in 2^63 is taken for another.
+/// Entry of [`super::map::PREFIX_MISSES`]: no prefix holds this source, in this epoch. For IPv4, it holds the address
+/// itself, so entries may share a place. For IPv6, it is a keyed hash of 64 bits, so one source in 2^63 is mistaken for
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixMiss {
-    /// Which word of the map, before it is cut to how many there are.
+    /// Word of the map in which the entry lies, modulo the number of words.
     pub place: u64,
-    /// What it says then.
+    /// Value of the word if the entry is present.
     pub word: u64,
 }
 
-/// With the epoch, what is hashed for a word of IPv6: nothing else is hashed with these bits.
+/// Bits that, with the epoch, mark the hash of an IPv6 entry. No other hash uses them.
 const WORDS: u64 = 1 << 41;
 
 impl PrefixMiss {
-    /// The entry of this source; `places` is [`HashKey::of_places`].
+    /// Returns the entry of this source; `places` is [`HashKey::of_places`].
     #[inline(always)]
     pub const fn of(source: Address, epoch: u32, seed: HashKey, places: u64) -> Self {
         match source {
@@ -156,7 +160,7 @@ impl PrefixMiss {
             Address::V6([high, low]) => {
                 let place = seed.hash(high, low);
                 let word = seed.hash(place, WORDS | epoch as u64);
-                // 0 is no entry.
+                // 0 means no entry.
                 Self { place, word: word | 1 }
             }
         }
@@ -178,7 +182,7 @@ mod tests {
             let set = word.with_lapse(Some(at));
             assert_eq!((set.generation(), set.epoch()), (1, 77));
             assert!(!set.has_lapsed(Nanos(start)) && !set.has_lapsed(Nanos(at.0 - 1)), "{start}");
-            // One that would be told as none is a unit later.
+            // A time whose units would read as 0 is stored one unit later.
             let latest = if at.0.div_ceil(UNIT) & 0x7fff_ffff == 0 { 2 * UNIT } else { UNIT };
             assert!(set.has_lapsed(Nanos(at.0 + latest)), "{start}");
             assert!(set.has_lapsed(Nanos(at.0 + 3_600 * 24 * 365 * 9 * SECOND_NS)), "{start}");
@@ -189,7 +193,7 @@ mod tests {
             assert_eq!(set.with_lapse(None), word);
             assert!(!word.has_lapsed(at) && word.lapse(at).is_none());
         }
-        // Whatever is a multiple of all units that there are.
+        // A multiple of the whole range of units.
         assert!(word.with_lapse(Some(Nanos(UNIT << 31))).may_lapse());
     }
 
@@ -234,7 +238,7 @@ mod tests {
                 }
                 let (taken, addresses) =
                     (taken.iter().filter(|taken| **taken).count(), 65_536.min((1_u64 << 32) / u64::from(step)));
-                // At random four fifths would have a place of their own.
+                // With random places, four fifths would have a place of their own.
                 assert!(taken as u64 * 2 > addresses, "{taken} places of {addresses} by key {key}, step {step}");
             }
         }

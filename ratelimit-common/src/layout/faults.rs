@@ -1,20 +1,20 @@
-//! The operations on maps that may fail: each has a code, and a count.
+//! Map operations that may fail, each with a code and a counter.
 
 use super::map;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $map:expr, $op:literal;)*) => {
-        /// A map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
-        /// So are labels: some are a map's first name.
+        /// Map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
+        /// Labels are stable too, so some are a map's first name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Fault { $($(#[$doc])* $name = $code,)* }
 
         impl Fault {
-            /// Every fault, by code.
+            /// Every fault, in the order of the codes.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The map and the operation, as in the metric `ratelimitd_map_errors_total`.
+            /// Returns the map and the operation, as in the metric `ratelimitd_map_errors_total`.
             pub const fn labels(self) -> (&'static str, &'static str) {
                 match self { $(Self::$name => ($map, $op),)* }
             }
@@ -41,7 +41,7 @@ faults! {
     FlowsV4Insert = 7, map::FLOWS_V4, "insert";
     /// A new UDP flow over IPv6 was refused: its next datagram counts again.
     FlowsV6Insert = 8, map::FLOWS_V6, "insert";
-    /// No room to build a new source in.
+    /// No space to build a new source in.
     ScratchLookup = 9, map::SCRATCH, "lookup";
     /// No place for the clock's last reading: it is read again.
     ClockCacheLookup = 10, "READ_IN_TICK", "lookup";
@@ -57,33 +57,33 @@ faults! {
     ConversationsV4Insert = 15, map::CONVERSATIONS_V4, "insert";
     /// A new TCP connection over IPv6 was refused: its next segment is its first again.
     ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
-    /// No room for a segment and its connection: its requests are not counted.
+    /// No space for a segment and its connection: the requests are not counted.
     DeferredLookup = 17, "PENDING", "lookup";
-    /// No room for a parsed packet: it passes unjudged.
+    /// No space for a parsed packet: it passes unjudged.
     ParsedLookup = 18, "SEEN", "lookup";
-    /// No set for a source that is refused: its window judges it.
+    /// No cache set for a refused source: its window judges it.
     DropCacheLookup = 19, "REFUSED", "lookup";
     /// No cell for a source in the filter: it counts as known.
     KnownFilterLookup = 20, "KNOWN", "lookup";
-    /// No state of the admission of new sources: they are admitted.
+    /// No admission state for new sources: they are admitted.
     AdmissionLookup = 21, map::ADMISSION, "lookup";
     /// No word for a rule's new sources: they are admitted.
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
     /// No cell for a connection in the filter: its socket is looked up.
     ConnFilterLookup = 23, "CONNECTIONS", "lookup";
-    /// No cell of the filter's summary: its sources count as known, as far as this tells.
+    /// No cell of the filter's summary: its sources count as known, unless the filter itself rules them out.
     KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
-    /// No count of events: one that began is neither sent nor counted.
+    /// No tally of events: a new event is neither sent nor counted.
     EventTalliesLookup = 25, map::EVENT_TALLIES, "lookup";
     /// The ring of steps is full: other hosts are told of this source at its next step.
     StepsReserve = 26, map::STEPS, "reserve";
 }
 
-/// Cells of [`map::FAULTS`].
+/// Number of cells of [`map::FAULTS`].
 pub const FAULTS_MAX: u32 = 32;
 
-/// The last of them counts no fault: refusals that found no place in [`map::DROP_CACHE`], whose sources are judged by
-/// their windows. A flood of sources that are over their limit makes them.
+/// Cell of [`map::FAULTS`] that counts no fault: the last one. It counts refusals that found no place in
+/// [`map::DROP_CACHE`], whose sources are judged by their windows. A flood of sources over their limit causes them.
 pub const NOT_CACHED: u32 = FAULTS_MAX - 1;
 
 const _: () = assert!(Fault::ALL.len() <= NOT_CACHED as usize);

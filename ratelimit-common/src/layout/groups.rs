@@ -1,15 +1,16 @@
-//! What contains a source, where a limit is of that.
+//! Groups of sources that a limit may count instead of single sources.
 
-/// The client that a limit holds in place of the source: a prefix that contains it, or all sources of the rule. Its
-/// windows lie among those of sources, under the limit's own slot, by the prefix with zeros behind it.
+/// Group that a limit counts as one client: a prefix that contains the source, or all sources of the rule. Its windows
+/// are stored among those of sources, under the limit's own slot and the zero-padded prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Group {
-    /// [`crate::source::ipv4_mask`] of its length: no longer than a source.
+    /// Value of [`crate::source::ipv4_mask`] for the group's length, which is no longer than a source's.
     pub ipv4_mask: u32,
-    /// 1: all sources of the rule are one client, of both families. Its windows are those of 0.0.0.0.
+    /// 1 if all sources of the rule are one client, for both families. The windows are then those of 0.0.0.0.
     pub is_list: u32,
-    /// The first word of [`crate::source::ipv6_mask`] of its length: no longer than a source, nor than 64 bits.
+    /// First word of [`crate::source::ipv6_mask`] for the group's length, which is at most 64 and no longer than a
+    /// source's.
     pub ipv6_mask: u64,
 }
 

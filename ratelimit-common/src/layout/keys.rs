@@ -1,4 +1,4 @@
-//! What sources, flows, connections and prefixes are found by, and what is kept of a source and of a prefix.
+//! Map keys of sources, flows, connections and prefixes, and the map values of sources and prefixes.
 
 use super::RuleSet;
 use crate::access;
@@ -9,9 +9,9 @@ use crate::window::CELLS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct SourceKeyV4 {
-    /// The address cut to the prefix, network order.
+    /// Address cut to the prefix, network order.
     pub prefix: [u8; 4],
-    /// [`Limit::slot`](super::Limit::slot).
+    /// Value of [`Limit::slot`](super::Limit::slot).
     pub slot: u32,
 }
 
@@ -21,9 +21,9 @@ const _: () = assert!(size_of::<SourceKeyV4>() == 8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct SourceKeyV6 {
-    /// The upper half of the address cut to the prefix, network order.
+    /// Upper half of the address cut to the prefix, network order.
     pub prefix: [u8; 8],
-    /// [`Limit::slot`](super::Limit::slot).
+    /// Value of [`Limit::slot`](super::Limit::slot).
     pub slot: u32,
 }
 
@@ -33,24 +33,24 @@ const _: () = assert!(size_of::<SourceKeyV6>() == 12);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct SourceKeyV6Wide {
-    /// The address cut to the prefix, network order.
+    /// Address cut to the prefix, network order.
     pub prefix: [[u8; 8]; 2],
-    /// [`Limit::slot`](super::Limit::slot).
+    /// Value of [`Limit::slot`](super::Limit::slot).
     pub slot: u32,
 }
 
 const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
 
-/// One window of one source.
+/// Window of one source.
 ///
-/// The kernel puts 48 bytes of its own and the key before the value: with an 8-byte key an element is 128 bytes, two
-/// cache lines, and the cells are the whole of the second one (`struct htab_elem`, kernel/bpf/hashtab.c, Linux 6.18).
+/// The kernel puts 48 bytes of its own and the key before the value. With an 8-byte key, an element is 128 bytes, two
+/// cache lines, and the cells are the whole second line (`struct htab_elem`, kernel/bpf/hashtab.c, Linux 6.18).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Source {
-    /// Packets that this window refused, dry run included, and in which bucket the newest.
+    /// Number of packets that this window refused, dry run included, and the bucket of the newest refusal.
     pub refused: Refusals,
-    /// The window's cells, see [`crate::window`].
+    /// Cells of the window, see [`crate::window`].
     pub cells: [u64; CELLS],
 }
 
@@ -119,20 +119,20 @@ const _: () = assert!(size_of::<ConversationKeyV6>() == 36);
 /// Bits of a prefix's key before its address: the generation, as a word.
 pub const GENERATION_BITS: u32 = 32;
 
-/// Data of an IPv4 prefix, behind the trie's own length: the generation, then the address in network order. A
-/// prefix of n bits has length [`GENERATION_BITS`] + n.
+/// Data of an IPv4 prefix, after the trie's own length: the generation, then the address in network order. A prefix of
+/// n bits has length [`GENERATION_BITS`] + n.
 pub type PrefixKeyV4 = [u32; 2];
 
-/// Data of an IPv6 prefix, likewise.
+/// Data of an IPv6 prefix, in the format of [`PrefixKeyV4`].
 pub type PrefixKeyV6 = [u32; 5];
 
-/// What is known of the sources in one prefix, and in no longer one.
+/// Facts about the sources that are in one prefix and in no longer one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Prefix {
-    /// Rules for the packets of these sources, beside those for everyone's.
+    /// Rules for the packets of these sources, in addition to those for all sources.
     pub rules: RuleSet,
-    /// What they are granted whatever the limits say.
+    /// Grants and denials that override the limits for these sources.
     pub access: [access::Step; access::STEPS],
 }
 

@@ -1,5 +1,5 @@
-//! Tells of most sources that no prefix of the tries holds them, by one or two bits of an array that the nearest cache
-//! has. It never does so of a source that a prefix holds.
+//! Filter that rules out the prefix tries for most sources, by one or two bits of an array that fits the L1 cache. It
+//! never rules out a source that a prefix holds.
 
 use crate::source::Address;
 
@@ -13,25 +13,25 @@ const GRANULE_V4: u8 = 16;
 const COARSE_V6: u8 = 16;
 const GRANULE_V6: u8 = 32;
 
-/// Odd, and without a pattern: 2^32 divided by the golden ratio.
+/// Multiplier for the hash: odd and without a pattern, 2^32 divided by the golden ratio.
 const SPREAD: u32 = 0x9e37_79b1;
 
-/// Where the prefixes of one generation of [`super::map::PREFIXES_V4`] and [`super::map::PREFIXES_V6`] lie.
+/// Filter over the prefixes of one generation of [`super::map::PREFIXES_V4`] and [`super::map::PREFIXES_V6`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PrefixFilter {
-    /// One bit for each /16 of IPv4 in which a prefix lies, or which lies in one.
+    /// One bit for each /16 of IPv4 that contains a prefix or lies in one.
     v4: [u64; WORDS],
-    /// One bit for each /16 of IPv6 in which a prefix shorter than /32 lies, or which lies in one.
+    /// One bit for each /16 of IPv6 that contains a prefix shorter than /32 or lies in one.
     v6_short: [u64; WORDS],
-    /// One bit for each hash of a /32 of IPv6 in which a prefix lies.
+    /// One bit for each hash of a /32 of IPv6 that contains a prefix.
     v6_long: [u64; WORDS],
 }
 
 const _: () = assert!(size_of::<PrefixFilter>() == 3 * 8192);
 
 impl PrefixFilter {
-    /// No prefix.
+    /// Filter without a prefix.
     pub const EMPTY: Self = Self { v4: [0; WORDS], v6_short: [0; WORDS], v6_long: [0; WORDS] };
 
     /// Returns whether a prefix may hold this source.
@@ -58,7 +58,7 @@ impl PrefixFilter {
         }
     }
 
-    /// Adds all that another filter has.
+    /// Adds all prefixes of another filter.
     pub fn add_all(&mut self, other: &Self) {
         for (own, others) in
             [(&mut self.v4, &other.v4), (&mut self.v6_short, &other.v6_short), (&mut self.v6_long, &other.v6_long)]
@@ -70,7 +70,7 @@ impl PrefixFilter {
     }
 }
 
-/// Returns whether all addresses of a client share the bits of the filter, so that what it tells of one holds for all.
+/// Returns whether all addresses of a client share the bits of the filter. A result for one address then holds for all.
 #[inline(always)]
 #[must_use]
 pub const fn shares_bits(ipv4_mask: u32, ipv6_mask: [u64; 2], source: Address) -> bool {
@@ -80,13 +80,13 @@ pub const fn shares_bits(ipv4_mask: u32, ipv6_mask: [u64; 2], source: Address) -
     }
 }
 
-/// Returns the first 16 bits of a word in network order, with its octets swapped.
+/// Returns the first 16 bits of a word in network order, with their octets swapped.
 #[inline(always)]
 const fn index(word: u32) -> u32 {
     word & ((1 << INDEX_BITS) - 1)
 }
 
-/// Returns the first 32 bits of an address, in network order as they are.
+/// Returns the first 32 bits of an address, in network order.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the first bytes, on a little-endian machine")]
 const fn first_word(high: u64) -> u32 {
@@ -107,7 +107,7 @@ const fn add(bits: &mut [u64; WORDS], index: u32) {
     bits[(index / u64::BITS) as usize & (WORDS - 1)] |= 1 << (index % u64::BITS);
 }
 
-/// Adds each /16 in which the prefix lies, or which lies in it.
+/// Adds each /16 that contains the prefix or lies in it.
 #[expect(clippy::cast_possible_truncation, reason = "16 bits, by `index` and by the loop's bound")]
 const fn add_range(bits: &mut [u64; WORDS], address: u32, length: u8) {
     let first = (index(address) as u16).to_be();

@@ -1,7 +1,7 @@
-//! What nearly every packet is judged by, read from a plain frame with as few loads as that takes.
+//! Fast parser for the fields by which nearly every packet is judged, with as few loads as possible.
 //!
-//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the
-//! whole of its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
+//! It reads plain frames only: no tags, no IP options, no extension headers, no fragments, TCP or UDP with a complete
+//! header. [`parse`](super::parse) handles all other frames. Both agree on plain frames.
 
 use core::mem::offset_of;
 
@@ -16,46 +16,46 @@ use super::{
 };
 use crate::source::Address;
 
-/// A packet without what is said of its connection and without its destination: little enough for registers.
+/// Short form of [`Packet`] that fits into registers: without destination address and [`Segment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Who sent it, or says so.
+    /// Source address, which may be forged.
     pub source: Address,
-    /// [`Packet::ip_bytes`].
+    /// Value of [`Packet::ip_bytes`].
     pub ip_bytes: u32,
-    /// What it is sent to.
+    /// Destination within the host: protocol and port.
     pub to: Destination,
 }
 
-/// [`Target`], likewise; what of TCP is a fragment, all of the frame tells. Ports are in host order.
+/// Short form of [`Target`]. It does not say whether TCP is a fragment. Ports are in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A TCP segment.
+    /// TCP segment.
     Tcp {
         /// Destination port.
         port: u16,
-        /// As in [`Target::Tcp`].
+        /// True if the segment opens a connection, as in [`Target::Tcp`].
         opening: bool,
-        /// Whether there is anything behind its header.
+        /// True if the segment has payload.
         has_payload: bool,
     },
-    /// A UDP datagram.
+    /// UDP datagram.
     Udp {
         /// Destination port.
         port: u16,
     },
-    /// As in [`Target`].
+    /// Fragment after the first, see [`Target::Fragment`].
     Fragment,
-    /// As in [`Target`].
+    /// Unparsable headers, see [`Target::UnparsableHeaders`].
     UnparsableHeaders,
-    /// As in [`Target`].
+    /// Control messages, see [`Target::ControlTraffic`].
     ControlTraffic,
-    /// As in [`Target`].
+    /// Any other protocol, see [`Target::Other`].
     Other,
 }
 
 impl Head {
-    /// Reads it from a plain frame; none where the frame is not plain, or is not what it says.
+    /// Reads the head of a plain frame. Returns None if the frame is not plain, or shorter than it claims.
     #[inline(always)]
     pub fn of<F: Frame>(frame: &F) -> Option<Self> {
         let ether_type = u16::from_ne_bytes(frame.bytes(offset_of!(EthHdr, ether_type))?);
@@ -85,7 +85,7 @@ impl Head {
     fn ipv6<F: Frame>(frame: &F) -> Option<Self> {
         let [version, _, _, _, len_high, len_low, proto, _] = frame.bytes(EthHdr::LEN)?;
         let source = frame.bytes(EthHdr::LEN + offset_of!(Ipv6Hdr, src_addr))?;
-        // No length is a jumbogram's, and fits no header below.
+        // A length of 0 marks a jumbogram, and is too short for any header below.
         let end = EthHdr::LEN + Ipv6Hdr::LEN + u16::from_be_bytes([len_high, len_low]) as usize;
         if version >> 4 != 6 {
             return None;
@@ -97,15 +97,14 @@ impl Head {
     }
 }
 
-/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be
-/// behind.
+/// Returns whether the frame is of another protocol than IP. Frames with a VLAN tag are not, since IP may follow it.
 #[inline(always)]
 pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
     let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)).map(u16::from_ne_bytes) else { return false };
     ether_type != EtherType::Ipv4 as u16 && ether_type != EtherType::Ipv6 as u16 && !is_vlan(ether_type)
 }
 
-/// [`Segment::closes`] of a frame that [`Head::of`] took for a plain one with a segment from this source.
+/// Returns [`Segment::closes`] of a plain frame with a TCP segment from this source, as read by [`Head::of`].
 #[inline(always)]
 pub fn closes<F: Frame>(frame: &F, source: Address) -> bool {
     let header_bytes = match source {
@@ -116,7 +115,8 @@ pub fn closes<F: Frame>(frame: &F, source: Address) -> bool {
     flags.is_some_and(|flags| flags & TCP_CLOSES != 0)
 }
 
-/// The source port of a segment whose frame is plain, or near enough; none where only all of the frame tells.
+/// Returns the source port of a TCP segment in a plain or nearly plain frame. Returns None if only
+/// [`parse`](super::parse) can tell.
 #[inline(always)]
 pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
     let ether_type = u16::from_ne_bytes(frame.bytes(offset_of!(EthHdr, ether_type))?);
@@ -138,8 +138,8 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
     frame.bytes(start).map(u16::from_be_bytes)
 }
 
-/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with
-/// payload from this source. None where it has other flags than what follows a handshake.
+/// Returns the destination address, the destination port and the segment of a plain frame with payload, as read by
+/// [`Head::of`] from this source. Returns None if the flags are not those of a segment after the handshake.
 #[inline(always)]
 pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Option<(Address, u16, Segment)> {
     let (destination, header_bytes) = match source {
@@ -165,7 +165,7 @@ pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Opt
     Some((destination, u16::from_be_bytes([p0, p1]), segment))
 }
 
-/// Version 4, and a header without options.
+/// First byte of an IPv4 header without options.
 const PLAIN_VIHL: u8 = 0x45;
 
 #[inline(always)]

@@ -1,17 +1,17 @@
-//! The page that answers a refused request of HTTP/1 in the clear: code 429, when to try again, and the end of what the
-//! server says. All pages have one length, so that lengths and most of the sum are known before.
+//! Page that answers a refused HTTP/1 request in the clear: code 429, the time of the next try, and the end of the
+//! connection. All pages have one length, so lengths and most of the checksum are computed at compile time.
 
 use super::{IPV4_WORDS, IPV6_WORDS, TCP_BYTES, TCP_WORDS, Way, checksum, ipv4, ipv6, pseudo, with_high_half};
 use crate::packet::{Frame, TCP_FLAG_ACK, TCP_FLAG_PSH, TCP_FLAGS};
 
-/// What it says, without the seconds, which are at [`SECONDS_AT`].
+/// Text of the page, with zeros for the seconds at [`SECONDS_AT`].
 const TEXT_BYTES: [u8; 4 * TEXT_WORDS] = *b"HTTP/1.1 429 Too Many Requests\r\n\
     Connection: close\r\n\
     Retry-After: \0\0\0\0\0\0\0\0\r\n\r\n\
     Too many requests.\r\n";
-/// Words of that.
+/// Number of words in the text.
 pub const TEXT_WORDS: usize = 24;
-/// The words before the seconds, and behind them; those of the seconds are 0.
+/// Words of the text; those of the seconds are 0.
 const TEXT: [u32; TEXT_WORDS] = {
     let (mut words, mut at) = ([0; TEXT_WORDS], 0);
     while at < TEXT_WORDS {
@@ -21,45 +21,45 @@ const TEXT: [u32; TEXT_WORDS] = {
     }
     words
 };
-/// The first of the words of the seconds, and how many there are.
+/// Index of the first word of the seconds. The next constant is the number of these words.
 const SECONDS_AT: usize = 16;
 const SECONDS_WORDS: usize = 2;
 const _: () = assert!(TEXT[SECONDS_AT] == 0 && TEXT[SECONDS_AT + 1] == 0 && TEXT[SECONDS_AT - 1] != 0);
-/// The most that fits there.
+/// Maximum number of seconds that the field holds.
 const SECONDS_MAX: u64 = 99_999_999;
-/// The sum of all other words.
+/// Sum of all words of the text except the seconds.
 const TEXT_SUM: u64 = sum(&TEXT);
 
-/// Words of the option of TCP that has the time, behind two bytes that say nothing (RFC 7323, appendix A).
+/// Number of words in the TCP timestamp option, with two bytes of padding before it (RFC 7323, appendix A).
 const TIME_WORDS: usize = 3;
-/// What is before the time.
+/// Bytes before the timestamps: padding, kind and length of the option.
 const BEFORE_TIME: [u8; 4] = [1, 1, 8, 10];
 
-/// A page without its text: the headers of IP and TCP, with so many words of options, and the seconds in digits.
+/// Page without its constant text: IP and TCP headers, `OPTIONS` words of TCP options, and the seconds in digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<const IP: usize, const OPTIONS: usize> {
-    /// IP's header.
+    /// IP header of the page.
     pub ip: [u32; IP],
-    /// TCP's header.
+    /// TCP header of the page.
     pub tcp: [u32; TCP_WORDS],
-    /// Its options.
+    /// TCP options of the page.
     pub options: [u32; OPTIONS],
-    /// The words of the text that have the seconds.
+    /// Words of the text that contain the seconds.
     pub seconds: [u32; SECONDS_WORDS],
 }
 
 impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
-    /// Bytes of TCP, header and all.
+    /// Number of bytes of TCP, header included.
     #[expect(clippy::cast_possible_truncation, reason = "a few words")]
     const TCP_BYTES: u8 = TCP_BYTES + 4 * (OPTIONS + TEXT_WORDS) as u8;
-    /// All of its words.
+    /// Number of words of the whole packet.
     pub const WORDS: usize = {
         let words = IP + TCP_WORDS + OPTIONS + TEXT_WORDS;
         assert!(4 * words <= u8::MAX as usize, "lengths are bytes");
         words
     };
 
-    /// Behind this header of IP, whose addresses have this sum.
+    /// Creates a page with this IP header, whose addresses have this sum.
     #[inline(always)]
     const fn behind(
         (ip, addresses): ([u32; IP], u64),
@@ -73,7 +73,7 @@ impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
         Self { ip, tcp, options, seconds }
     }
 
-    /// This word of its text.
+    /// Returns the word at this index of the text.
     #[inline(always)]
     pub const fn text(&self, at: usize) -> u32 {
         match at {
@@ -85,7 +85,8 @@ impl<const IP: usize, const OPTIONS: usize> Page<IP, OPTIONS> {
 }
 
 impl<const OPTIONS: usize> Page<IPV4_WORDS, OPTIONS> {
-    /// The answer to a segment with these headers and so many bytes of payload: try again in so many seconds.
+    /// Returns the answer to an IPv4 segment with these headers and `payload_bytes` bytes of payload. The client may
+    /// try again in `seconds`.
     #[inline(always)]
     pub const fn v4(
         ip: [u32; IPV4_WORDS],
@@ -99,7 +100,8 @@ impl<const OPTIONS: usize> Page<IPV4_WORDS, OPTIONS> {
 }
 
 impl<const OPTIONS: usize> Page<IPV6_WORDS, OPTIONS> {
-    /// Likewise.
+    /// Returns the answer to an IPv6 segment with these headers and `payload_bytes` bytes of payload. The client may
+    /// try again in `seconds`.
     #[inline(always)]
     pub const fn v6(
         ip: [u32; IPV6_WORDS],
@@ -112,8 +114,8 @@ impl<const OPTIONS: usize> Page<IPV6_WORDS, OPTIONS> {
     }
 }
 
-/// The TCP header of the answer, that goes on where the client says that the server is, and ends what it says. `others`:
-/// the sum of what else its checksum is of, but the text.
+/// Returns the TCP header of the answer. It continues at the client's acknowledgement number, and closes the server's
+/// side. `others` is the sum of everything else that the checksum covers, except the text.
 #[inline(always)]
 const fn answer<const OPTIONS: usize>(
     of: [u32; TCP_WORDS],
@@ -121,7 +123,8 @@ const fn answer<const OPTIONS: usize>(
     payload_bytes: u32,
     others: u64,
 ) -> [u32; TCP_WORDS] {
-    /// FIN, PSH and ACK; and a window in which the client can end its side, too.
+    /// Flags FIN, PSH and ACK. The next constant is the high byte of a window in which the client can close its side
+    /// too.
     const FLAGS: u8 = 0x19;
     const WINDOW: u8 = 2;
     #[expect(clippy::cast_possible_truncation, reason = "a few words")]
@@ -134,21 +137,21 @@ const fn answer<const OPTIONS: usize>(
     [ports, sequence, acknowledged, flags, with_high_half(sum)]
 }
 
-/// Options of TCP.
+/// TCP options of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Options {
-    /// None.
+    /// No options.
     None,
-    /// The time (RFC 7323), as systems send it.
+    /// Timestamps (RFC 7323), in the form that systems send.
     Time([u32; TIME_WORDS]),
 }
 
-/// Those of the answer to a segment with this header, which begins there. None where it cannot be answered: it has other
-/// options, opens or ends something, or is urgent.
+/// Returns the options of the answer to a segment with this header at offset `at`. Returns None if the segment cannot
+/// be answered: it has other options, opens or closes a connection, or is urgent.
 #[inline(always)]
 pub fn options<F: Frame>(frame: &F, at: usize, tcp: &[u32; TCP_WORDS]) -> Option<Options> {
     const FLAGS: u8 = TCP_FLAG_ACK | TCP_FLAG_PSH;
-    /// Lengths of headers, where they are in a segment.
+    /// Data offset byte of a header without options. The next constant is that with timestamps.
     const NONE: u8 = 5 << 4;
     const TIME: u8 = 8 << 4;
     const { assert!(TCP_WORDS == 5 && TIME_WORDS == 3) };
@@ -162,15 +165,15 @@ pub fn options<F: Frame>(frame: &F, at: usize, tcp: &[u32; TCP_WORDS]) -> Option
             let at = at + 4 * TCP_WORDS;
             let [kind, said, heard]: [[u8; 4]; TIME_WORDS] =
                 [frame.bytes(at)?, frame.bytes(at + 4)?, frame.bytes(at + 8)?];
-            // It hears what it has said, and says what it has heard.
+            // The answer echoes the client's value, and sends the value that the client echoed.
             (kind == BEFORE_TIME).then_some(Options::Time([kind, heard, said].map(u32::from_ne_bytes)))
         }
         _ => None,
     }
 }
 
-/// Whether a request of HTTP/1 that can be answered by a page begins at this offset: its method says so. The answer to
-/// HEAD has no text.
+/// Returns whether an HTTP/1 request that a page can answer begins at this offset, by its method. HEAD is excluded,
+/// since its answer has no body.
 #[inline(always)]
 pub fn begins_request<F: Frame>(frame: &F, at: usize) -> bool {
     const METHODS: [&[u8]; 6] = [b"GET ", b"PUT ", b"POST ", b"PATCH ", b"DELETE ", b"OPTIONS "];
@@ -188,7 +191,7 @@ pub fn begins_request<F: Frame>(frame: &F, at: usize) -> bool {
     is_one
 }
 
-/// A number in digits, with blanks before them.
+/// Returns a number in digits, padded with blanks on the left.
 #[inline(always)]
 const fn digits(number: u64) -> [u32; SECONDS_WORDS] {
     const DIGITS: usize = 4 * SECONDS_WORDS;
@@ -206,7 +209,7 @@ const fn digits(number: u64) -> [u32; SECONDS_WORDS] {
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
-/// The sum of words.
+/// Returns the sum of the words.
 #[inline(always)]
 const fn sum<const WORDS: usize>(words: &[u32; WORDS]) -> u64 {
     let (mut sum, mut at) = (0, 0);

@@ -1,11 +1,11 @@
-//! Held against etherparse, which builds and sums headers by itself.
+//! Tests against etherparse, which builds headers and checksums on its own.
 
 use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TransportHeader};
 use proptest::prelude::*;
 
 use super::*;
 
-/// A segment, as a client may send it.
+/// Segment as a client may send it.
 #[derive(Clone, Debug)]
 struct Sent {
     tags: u8,
@@ -63,7 +63,7 @@ impl Sent {
     }
 }
 
-/// What the kernel does with it: the link's headers, and the packet.
+/// Returns the frame that the kernel sends: the link's headers, and the new packet.
 fn becomes(frame: &[u8], way: Way) -> Option<Vec<u8>> {
     fn words<const N: usize>(frame: &[u8], at: usize) -> [u32; N] {
         std::array::from_fn(|word| u32::from_ne_bytes(frame[at + 4 * word..][..4].try_into().unwrap()))
@@ -176,7 +176,7 @@ fn a_syn_that_no_host_would_answer_is_not_answered_here() {
         let plain = sent(host, other, tags).frame(false, true);
         assert_eq!(answered(&plain), Some(true), "{tags} tags");
         let tcp_at = plain.len() - 24;
-        // Of many on the link, to or from; with RST, with FIN, with both; a header of four words.
+        // Group addresses as destination and source, RST, FIN, both, and a header of four words.
         for (at, byte) in [
             (0, 0xff),
             (0, 0x33),
@@ -191,7 +191,7 @@ fn a_syn_that_no_host_would_answer_is_not_answered_here() {
             assert_eq!(answered(&frame), Some(false), "byte {at} is {byte:#x}");
         }
         assert_eq!(answered(&plain[..tcp_at + 12]), None, "cut off");
-        // ECN's bits stand beside a plain SYN.
+        // The ECN bits do not matter for a plain SYN.
         let mut of_ecn = plain;
         of_ecn[tcp_at + 13] |= 0xc0;
         assert_eq!(answered(&of_ecn), Some(true));

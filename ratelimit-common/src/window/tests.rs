@@ -1,4 +1,5 @@
-//! The window against the timelines and the text of the design, one thread at a time. Threads are in tests/loom.rs.
+//! Tests of the window against the design's timelines and text, with one thread. Tests with threads are in
+//! tests/loom.rs.
 
 use std::cell::Cell as StdCell;
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use super::*;
 use crate::time::{Nanos, SECOND_NS};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
-/// 10:00 of some day.
+/// Bucket that begins at 10:00 of some day.
 const TEN_O_CLOCK: BucketIndex = BucketIndex(29_700_600);
 
 struct Ring([StdCell<u64>; CELLS]);
@@ -34,7 +35,7 @@ impl Cells for Ring {
     }
 }
 
-/// A ring that someone else always changes first.
+/// Ring that another CPU always changes first.
 struct Overtaken;
 
 impl Cells for Overtaken {
@@ -66,7 +67,7 @@ fn the_classic_timeline_of_1000_in_5_minutes_holds_in_both_forms() {
             assert_eq!(admitted(&ring, limit, 0, 250), 250);
             assert_eq!(admitted(&ring, limit, 2, 500), 500);
             assert_eq!(admitted(&ring, limit, 4, 250), 250);
-            // 10:00 is out of the lenient window at 10:05, of the strict one at 10:06.
+            // The lenient window loses 10:00 at 10:05, and the strict one at 10:06.
             assert_eq!(admitted(&ring, limit, 6, last), expected, "behind {full_buckets}");
         }
     }
@@ -128,7 +129,7 @@ fn a_source_idle_for_a_century_starts_empty() {
     let ring = Ring::new();
     assert_eq!(admitted(&ring, limit(7, 7), 0, 9), 7);
     assert_eq!(admitted(&ring, limit(7, 7), 100 * 366 * 1440, 9), 7);
-    // A multiple of the ring's length, where the cell is in the same place.
+    // A multiple of the ring's length later, the cell is in the same place.
     assert_eq!(admitted(&ring, limit(7, 7), 100 * 366 * 1440 + 8 * 1000, 9), 7);
 }
 
@@ -156,11 +157,11 @@ fn a_refund_gives_the_room_back_once() {
     };
     refund(&ring, limit, bucket, 2);
     assert_eq!(admitted(&ring, limit, 0, 5), 2);
-    // Also after a later bucket has sealed it.
+    // The refund also works after a later bucket has sealed this one.
     assert_eq!(admitted(&ring, limit, 1, 1), 0);
     refund(&ring, limit, bucket, 1);
     assert_eq!(admitted(&ring, limit, 1, 5), 1);
-    // And not where the cell holds another bucket by now.
+    // The refund does nothing once the cell holds another bucket.
     assert_eq!(admitted(&ring, limit, 8, 5), 3);
     refund(&ring, limit, bucket, 1);
     assert_eq!(used(&ring, limit, BucketIndex(TEN_O_CLOCK.0 + 8)), 3);
@@ -175,7 +176,7 @@ fn an_opened_window_is_one_that_was_charged_once() {
         let ring = Ring::new();
         let charged = charge(&ring, limit(5, 7), now, 2);
         assert_eq!(charged, Charge::Admitted(Admitted { bucket: now, own: 2, is_step: false }));
-        // But for one bucket, which is settled with the second charge.
+        // One bucket differs: it is settled with the second charge.
         let words = words.map(StdCell::new);
         assert_eq!(settle(&words, limit(5, 7), now), now);
         assert_eq!(words.map(|word| word.get()), std::array::from_fn(|at| ring.load(at)));
@@ -210,7 +211,7 @@ fn a_cell_lasts_a_century_and_counts_gigabits() {
     }
 }
 
-/// The rule in the words of the design, over an exact log of what was admitted.
+/// Rule in the words of the design, over an exact log of admissions.
 struct Oracle {
     log: Vec<(u64, u64)>,
     amount: u64,
@@ -234,7 +235,7 @@ impl Oracle {
     }
 }
 
-/// One step: how far the clock goes, in quarters of a bucket, and what is charged.
+/// Returns steps: how far the clock moves, in quarters of a bucket, and the amount that is charged.
 fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let advance = prop_oneof![8 => 0..3_u64, 2 => 3..40_u64, 1 => Just(4 * 8), 1 => Just(4 * 1_000)];
     proptest::collection::vec((advance, 0..9_u64), 1..200)
@@ -300,7 +301,8 @@ proptest! {
         let _ = write_others(&words, limit, BucketIndex(now), BucketIndex(now.saturating_sub(1)), units);
     }
 
-    /// Whatever is told, in whatever order: this host's part is what it admitted, and both together bound it.
+    /// Whatever is reported, in any order, this host's part is what it admitted. Both parts together are within the
+    /// limit.
     #[test]
     fn what_others_admit_counts_and_is_never_taken_for_our_own(
         steps in proptest::collection::vec((0..9_u64, 0..9_u64, 0..7_u64, 0..40_u64), 1..200), amount in 1..2000_u64,
@@ -353,12 +355,12 @@ fn what_is_told_goes_to_its_own_bucket_and_to_no_later_one() {
     assert_eq!(used_apart(&ring, limit, at(6)), (4, 1), "what was told expires with its bucket");
     assert_eq!(admitted(&ring, limit, 8, 2), 2);
     assert!(!write_others(&ring, limit, at(8), at(0), 9), "its place has a later bucket");
-    // Refunds are of our own part.
+    // A refund takes from this host's part only.
     let Charge::Admitted(Admitted { bucket, .. }) = charge(&ring, limit, at(8), 1) else { panic!("it fits") };
     assert!(write_others(&ring, limit, at(8), at(8), 5));
     refund(&ring, limit, bucket, 9);
     assert_eq!(used_apart(&ring, Limit { full_buckets: 0, ..limit }, at(8)), (0, 5));
-    // A limit of this host alone is told nothing.
+    // A limit that is not shared takes no reports.
     assert!(!write_others(&ring, self::limit(10, 5), at(8), at(8), 5));
 }
 

@@ -1,4 +1,4 @@
-//! HTTP/1 in the clear.
+//! Random tests of HTTP/1 in the clear.
 
 use crate::each_case;
 use crate::http1::Http1;
@@ -6,7 +6,8 @@ use crate::link::{Link, Server};
 use crate::random::Random;
 use crate::sender::Sender;
 
-/// Requests of one connection that are not counted: one of HTTP/0.9, which has no version and ends it, behind others.
+/// Number of uncounted requests of one connection. An HTTP/0.9 request after others has no version, and ends the
+/// connection.
 const FREE_OF_A_CONNECTION: u64 = 1;
 
 const VERSIONS: [&str; 12] = [
@@ -70,7 +71,7 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
     let mut link = Link::new(Http1::new(&answers), random, limit);
     link.log = is_told.then(Vec::new);
     let mut sender = Sender::new(random);
-    // What begins as HTTP/2 would.
+    // A beginning like HTTP/2's preface.
     sender.stream.extend(random.of_these(&[&b""[..], b"", b"", b"P", b"PR", b"PRI * HTTP/2.0\r\n\r\n"]));
     for _ in 0..random.between(1, 12) {
         for _ in 0..random.of_these(&[1, 1, 2, 10]) {
@@ -79,7 +80,7 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
         for _ in 0..random.between(1, 6) {
             sender.step(&mut link, random);
         }
-        // What is remembered may be evicted, but not between two segments that arrive together.
+        // The state may be evicted, but not between two segments that arrive together.
         if link.tcp.received != 0 && random.once_in(50) {
             link.limiter.known = None;
         }

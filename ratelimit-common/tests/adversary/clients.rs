@@ -1,4 +1,4 @@
-//! Clients that want nothing but answers: each of their requests counts, and nothing else.
+//! Random tests of honest clients: each of their requests counts, and nothing else.
 
 use crate::each_case;
 use crate::http1::Http1;
@@ -8,7 +8,7 @@ use crate::tls::{FINISHED, Tls, kind, record, sealed, sealed_1_2};
 
 const SEGMENT_BYTES: usize = 1448;
 
-/// Sends it in full segments, in order, and waits for what the server says.
+/// Sends the bytes in full segments, in order, and waits for the server after each.
 fn says<S: Server>(link: &mut Link<S>, bytes: &[u8]) {
     for payload in bytes.chunks(SEGMENT_BYTES) {
         let (at, acknowledged) = (link.tcp.received, link.tcp.said);
@@ -26,7 +26,7 @@ fn request(random: &mut Random) -> Vec<u8> {
     [head.as_bytes(), &vec![b'x'; body]].concat()
 }
 
-/// Counts what it should, or as many as `more` above it.
+/// Checks that the count is the number of requests, or up to `more` above it.
 fn checked<S: Server>(link: Link<S>, requests: usize, more: u64) -> Result<(), String> {
     let (accepted, counted) = (link.server.accepted().len(), link.limiter.counted);
     if accepted == requests && (requests as u64..=requests as u64 + more).contains(&counted) {
@@ -59,7 +59,7 @@ fn in_the_clear(seed: u64, is_told: bool) -> Result<(), String> {
 fn under_tls(seed: u64, is_told: bool) -> Result<(), String> {
     let random = &mut Random::of(seed);
     let is_1_3 = !random.once_in(4);
-    // OpenSSL's blocks, Java's 16 bytes, and none.
+    // Padding of OpenSSL's blocks, Java's 16 bytes, and none.
     let padding = random.of_these(&[0, 0, 16, 256, 512]);
     let seal = |kind: u8, content: &[u8]| match (is_1_3, padding) {
         (false, _) => sealed_1_2(kind, content),
@@ -67,7 +67,7 @@ fn under_tls(seed: u64, is_told: bool) -> Result<(), String> {
         (true, block) => sealed(kind, content, block - (content.len() + 1) % block),
     };
     let tickets: &[u32] = random.of_these(&[&[], &[152], &[279, 279], &[284, 284], &[255, 255]]);
-    // Without tickets, a short first answer may be some.
+    // Without tickets, a short first answer may be taken for tickets.
     let answers = if tickets.len() == 2 || !is_1_3 { answers(random) } else { vec![3_000, 100_000] };
     let mut server = Tls::new(Box::new(Http1::new(&answers)), is_1_3);
     if is_1_3 {
@@ -89,7 +89,7 @@ fn under_tls(seed: u64, is_told: bool) -> Result<(), String> {
         let finished = seal(kind::HANDSHAKE, &[FINISHED; 16]);
         says(&mut link, &[record(kind::HANDSHAKE, &[16; 37]), changes, finished].concat());
     }
-    // Some connections are of no use.
+    // Some connections send no request.
     let requests = random.of_these(&[0, 1, 1, 2, 3, 8]);
     for _ in 0..requests {
         let request = request(random);
@@ -100,7 +100,7 @@ fn under_tls(seed: u64, is_told: bool) -> Result<(), String> {
     if says_goodbye {
         says(&mut link, &seal(kind::ALERT, &[1, 0]));
     }
-    // Padded, it is as long as a request.
+    // With padding, a closing alert is as long as a request.
     checked(link, requests, u64::from(says_goodbye && is_1_3 && padding != 0))
 }
 

@@ -1,4 +1,4 @@
-//! What the adversary found, a row each.
+//! Cases that the adversary found, one row each.
 
 use crate::http1::Http1;
 use crate::http2::{END_HEADERS, END_STREAM, Http2, frame, kind as frame_kind, preface};
@@ -7,20 +7,20 @@ use crate::random::Random;
 use crate::tls::{FINISHED, Tls, kind, record, sealed};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
-/// What the ports of TLS begin with: a record's header.
+/// Record header with which a TLS port's stream begins.
 const HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01";
 
-/// A step of a row: segments, and what the server makes of those that arrive.
+/// Step of a row: a segment, or the server's turn.
 enum Step {
-    /// It arrives.
+    /// A segment arrives.
     Sends(i64, Vec<u8>),
-    /// The limiter sees it, and the server's TCP drops it for its checksum.
+    /// The limiter sees a segment, but the server's TCP drops it for its checksum.
     Loses(i64, Vec<u8>),
-    /// The server has read and answered all that arrived.
+    /// The server reads and answers everything that arrived.
     Settles,
 }
 
-/// Requests accepted, and counted.
+/// Returns the number of requests accepted and the number counted.
 fn clear(steps: &[Step]) -> (u64, u64) {
     let mut link = Link::new(Http1::new(&[200]), &mut Random::of(1), u64::MAX);
     for step in steps {
@@ -69,8 +69,8 @@ fn a_hello_that_the_server_drops_does_not_hide_what_comes_before_the_first_reque
     }
 }
 
-/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered, in
-/// segments of so many bytes behind the first: what is counted, and requests accepted.
+/// Returns the number of requests counted and accepted on a TLS 1.3 connection that offers HTTP/2 and speaks HTTP/1.
+/// The client waits for the answer to each part. Segments after the first part have `segment` bytes.
 fn over_tls_in(segment: usize, mut server: Tls, parts: &[Vec<u8>]) -> (u64, usize) {
     server.tickets.clear();
     let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
@@ -99,7 +99,7 @@ fn server_of_early_data(answer: u32) -> Tls {
     server
 }
 
-/// The same in segments of Ethernet: what is counted.
+/// Returns the number of requests counted, like [`over_tls_in`] with segments of Ethernet size.
 fn over_tls(answer: u32, parts: &[Vec<u8>]) -> u64 {
     over_tls_in(1448, server(answer), &[&[hello()], parts].concat()).0
 }
@@ -118,7 +118,7 @@ fn what_the_server_says_ends_a_handshake_whatever_its_end_is_padded_to() {
 #[test]
 fn no_request_is_a_frame_of_control_before_any_was_counted() {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 200);
-    // Of as many bytes as what is padded to a block, and as two frames.
+    // The record is as long as one padded to a block, and as two frames.
     let counted = over_tls(100_000, &[[finished, request(45)].concat(), request(8)]);
     assert_eq!(counted, 1);
 }
@@ -181,7 +181,7 @@ fn a_version_goes_on_where_the_connection_was_evicted() {
     assert_eq!((link.server.accepted().len(), link.limiter.counted), (3, 3));
 }
 
-/// Sends this in segments, each once the one before was answered: requests accepted, and counted.
+/// Sends each segment once the one before was answered. Returns the number of requests accepted and the number counted.
 fn in_turn<S: Server>(server: S, segments: &[Vec<u8>]) -> (usize, u64) {
     let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
     for payload in segments {
@@ -219,8 +219,7 @@ fn what_begins_as_a_preface_and_goes_on_as_http1_is_that() {
 #[test]
 fn so_many_frames_in_a_segment_hide_none_behind_them() {
     let empty = frame(frame_kind::DATA, 0, &[]);
-    // What is behind the last of these looks like a frame that goes on for long, if it is not known that it is the
-    // rest of one.
+    // The bytes behind the last of these look like a long frame, if it is unknown that they are the end of one.
     let long = [frame(frame_kind::DATA, 0, &[0, 64, 0, 0, 0].repeat(400)), headers()].concat();
     let (begins, ends) = long.split_at(509);
     let segment = [ends, &empty.repeat(200), &headers(), begins].concat();
@@ -238,8 +237,8 @@ fn other_protocols_versions_are_requests_where_a_server_takes_them() {
     assert_eq!(in_turn(Http1::new(&[60]), &[line.into()]), (1, 1));
 }
 
-/// A client that writes what looks like records' headers into its ciphertext, and has the limiter lose where the true
-/// ones are: turns, and what counts or is held to the guard.
+/// Sends ciphertext that looks like record headers, after the limiter has lost the true ones. Returns the number of
+/// turns, and the number that was counted or charged to the guard.
 fn forges(kind: u8, length: u16, segment_bytes: usize) -> (usize, u64) {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     let mut server = server(60_000);
@@ -259,7 +258,7 @@ fn forges(kind: u8, length: u16, segment_bytes: usize) -> (usize, u64) {
         [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'x'; 400], &header.repeat(segment_bytes / 5), b"\r\n\r\n"].concat();
     let record = sealed(kind::DATA, &field, 0);
     let (begins, ends) = record.split_at(200);
-    // More records than are looked at, the last of which goes on in the next segment.
+    // More records than are read, the last of which goes on in the next segment.
     let at = link.tcp.received;
     sends(&mut link, at, &[&sealed(kind::DATA, &[], 0).repeat(40), begins].concat());
     link.arrives(1);
@@ -330,14 +329,14 @@ fn short_requests_are_not_hidden_behind_what_looks_like_versions() {
     }
 }
 
-/// Sends `stream[from..to]` at its place.
+/// Sends `stream[from..to]` at its position.
 fn part<S: Server>(link: &mut Link<S>, stream: &[u8], from: usize, to: usize) {
     let payload = &stream[from..to];
     link.sends(&Sent { at: i64::try_from(from).unwrap(), payload, acknowledged: 0, is_lost: false });
 }
 
-/// A stream of which the limiter saw something else: behind `known` bytes one that is lost, with what it `claims`, is
-/// overtaken by what follows in earnest; each `unit` of the rest is sent once the one before was answered.
+/// Sends a stream of which the limiter saw something else. After `known` bytes, a lost segment with `claims` is
+/// overtaken by the true stream. Each `unit` of the stream is then sent once the one before was answered.
 fn behind_two_holes<S: Server>(link: &mut Link<S>, stream: &[u8], known: usize, claims: &[u8], unit: usize) {
     let claimed = [&[0; 9], claims].concat();
     link.sends(&Sent { at: i64::try_from(known + 1).unwrap(), payload: &claimed, acknowledged: 0, is_lost: true });
@@ -362,7 +361,7 @@ fn a_hole_swallows_nothing_that_was_seen_before_it() {
         part(&mut link, &stream, 0, known);
         link.settles();
         behind_two_holes(&mut link, &stream, known, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], unit.len());
-        // But for those of the segment that came before the hole was filled.
+        // Requests in the segment that came before the hole was filled do not count.
         let (accepted, counted) = (link.server.accepted().len(), link.limiter.counted);
         let most = counted + unit.len() as u64 / headers().len() as u64;
         assert!(accepted >= 300 && accepted as u64 <= most, "{accepted} accepted, {counted} counted");
@@ -410,7 +409,7 @@ fn what_goes_on_behind_bytes_that_were_not_seen_is_followed_from_where_the_serve
     let known = begins.len() + 9;
     part(&mut link, &stream, 0, known);
     link.settles();
-    // As in fragments.
+    // Bytes that came in fragments, unseen.
     let unseen = crate::tcp::Piece {
         at: i64::try_from(known).unwrap(),
         bytes: stream[known..known + 900].to_vec(),

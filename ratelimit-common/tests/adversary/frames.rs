@@ -1,4 +1,4 @@
-//! HTTP/2 in the clear.
+//! Random tests of HTTP/2 in the clear.
 
 use crate::each_case;
 use crate::http2::{Http2, preface};
@@ -7,10 +7,10 @@ use crate::random::Random;
 use crate::sealed::{frames, held_to_bound};
 use crate::sender::Sender;
 
-/// What a server says that is no answer: its settings, a window.
+/// Maximum bytes from the server that are no answer: settings, a window update.
 const QUIET_BYTES: u32 = 25;
 
-/// How long bodies are: many segments of a long one take long to send, and say no more.
+/// Lengths of bodies. The segments of a longer body would take long and test nothing more.
 const BODIES: [usize; 4] = [1, 17, 100, 1500];
 
 fn link(random: &mut Random, is_told: bool) -> Link<Http2> {
@@ -21,7 +21,7 @@ fn link(random: &mut Random, is_told: bool) -> Link<Http2> {
     link
 }
 
-/// In order, in segments of any size, several at once: frames are where they are said to be.
+/// Runs a case with segments of any size, in order, several at once. Frame positions are then known.
 fn in_order(seed: u64, is_told: bool) -> Result<(), String> {
     let random = &mut Random::of(seed);
     let mut link = link(random, is_told);
@@ -48,7 +48,7 @@ fn in_order(seed: u64, is_told: bool) -> Result<(), String> {
         link.settles();
     }
     let (accepted, counted) = (link.server.accepted().len() as u64, link.limiter.counted);
-    // The preface counts in the place of the first.
+    // The preface counts in place of the first request.
     if counted == accepted.max(1) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
-//! A server of HTTP/1, by the grammar of RFC 9112, and as lenient as any: empty lines before a request, lines that end
-//! with LF alone, several blanks between the words of a first line and behind it, any token for a method, versions in
-//! any case.
+//! HTTP/1 server by the grammar of RFC 9112, as lenient as any real one. It accepts empty lines before a request, lines
+//! that end with LF alone, and several blanks between and after the words of a first line. It also accepts any token as
+//! a method, and versions in any case.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ enum Expects {
     Nothing,
 }
 
-/// How long answers are.
+/// Length of a `100 Continue` answer in bytes.
 pub(crate) const CONTINUE_BYTES: u32 = 25;
 
 pub(crate) struct Http1 {
@@ -27,7 +27,7 @@ pub(crate) struct Http1 {
     accepted: Vec<u32>,
     owed: VecDeque<u32>,
     answers: VecDeque<u32>,
-    /// What its TLS adds to an answer.
+    /// Bytes that the server's TLS adds to an answer.
     pub(crate) overhead: u32,
     body_bytes: u64,
     is_chunked: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Http1 {
 }
 
 impl Http1 {
-    /// Whose answers are as long as these, in turn.
+    /// Creates a server with answers of these lengths, in turn.
     pub(crate) fn new(answers: &[u32]) -> Self {
         Self {
             expects: Expects::FirstLine,
@@ -78,7 +78,7 @@ impl Http1 {
                 let size = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
                 match std::str::from_utf8(size).ok().and_then(|size| u64::from_str_radix(size, 16).ok()) {
                     Some(0) => self.expects = Expects::Trailer,
-                    // Behind a chunk is an empty line.
+                    // An empty line follows each chunk.
                     Some(size) if size < 1 << 32 => self.expects = Expects::Chunk(size),
                     Some(_) | None => self.fails(),
                 }
@@ -102,7 +102,7 @@ impl Http1 {
                 self.is_last = version.ends_with(b"1.0");
                 self.expects = Expects::Field;
             }
-            // HTTP/0.9: a request without more, and an answer without more.
+            // HTTP/0.9: the request has no more lines, and its answer ends the connection.
             [b"GET", _] => {
                 self.accepted.push(self.line_said);
                 self.answers();
@@ -145,8 +145,8 @@ impl Http1 {
     }
 }
 
-/// `HTTP/1.1`, with more digits, or with what Python takes for a blank behind them; or as Node takes them, versions of
-/// RTSP and of ICE.
+/// Returns whether a word is a version: `HTTP/1.1`, more digits, or trailing bytes that Python takes for blanks. Like
+/// Node, it also accepts versions of RTSP and ICE.
 fn is_version(word: &[u8]) -> bool {
     let is_blank = |byte: &u8| matches!(byte, 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
     let blanks = word.iter().rev().take_while(|byte| is_blank(byte)).count();

@@ -1,4 +1,4 @@
-//! A small server of HTTP/2 (RFC 9113): it knows frames, and that headers are in HEADERS and CONTINUATION.
+//! Small HTTP/2 server (RFC 9113). It knows frames, and that headers are in HEADERS and CONTINUATION.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ pub(crate) struct Http2 {
     owed: VecDeque<u32>,
     answers: VecDeque<u32>,
     body_bytes: u32,
-    /// Bytes of a body that it takes for each time that it makes the window larger.
+    /// Number of body bytes that the server accepts before it enlarges the window.
     window_each: u32,
     has_ended: bool,
 }

@@ -1,4 +1,4 @@
-//! The way from a client to a server: the limiter, then what it lets pass, then the server's TCP, then the server.
+//! Path from a client to a server: the limiter, then the segments that it passes, the server's TCP, and the server.
 
 use std::collections::VecDeque;
 
@@ -8,35 +8,35 @@ use ratelimit_common::packet::Segment;
 use crate::random::Random;
 use crate::tcp::{Piece, Receiver};
 
-/// Of Ethernet, IPv4 and TCP.
+/// Bytes of the headers of Ethernet, IPv4 and TCP.
 const HEADERS: usize = 54;
 
-/// Segments that the limiter sees before the server's TCP has any of them: what a driver takes in at once.
+/// Maximum number of segments that the limiter sees before the server's TCP has any of them: a batch of the driver.
 const BEHIND_MAX: usize = 8;
 
-/// What reads the payload, in order.
+/// Application that reads the payload in order.
 pub(crate) trait Server {
-    /// Reads, where the limiter judged these bytes when the server had said `said`.
+    /// Reads bytes that the limiter judged when the server had said `said`.
     fn reads(&mut self, bytes: &[u8], said: u32);
 
-    /// Answers that it owes, in bytes. Taken out.
+    /// Returns the answers that the server owes, in bytes, so that the caller can take them.
     fn owes(&mut self) -> &mut VecDeque<u32>;
 
-    /// What had been said when the limiter saw the beginning of each request that was accepted.
+    /// Returns, for each accepted request, what had been said when the limiter saw its beginning.
     fn accepted(&self) -> &[u32];
 
-    /// Whether it reads nothing any more.
+    /// Returns whether the server has stopped reading.
     fn has_ended(&self) -> bool;
 }
 
-/// What the limiter does: as `judge` and `verdict` do in the BPF program.
+/// Limiter that works like `judge` and `verdict` in the BPF program.
 pub(crate) struct Limiter {
     pub(crate) known: Option<Conversation>,
     pub(crate) counted: u64,
     pub(crate) unaccounted: u64,
-    /// Payload that passes, in bytes.
+    /// Number of payload bytes that passed.
     pub(crate) bytes: u64,
-    /// Requests that pass.
+    /// Maximum number of requests that pass.
     pub(crate) limit: u64,
     frame: Vec<u8>,
 }
@@ -58,12 +58,12 @@ impl Limiter {
     }
 }
 
-/// A segment on its way.
+/// Segment on its way to the server.
 pub(crate) struct Sent<'a> {
     pub(crate) at: i64,
     pub(crate) payload: &'a [u8],
     pub(crate) acknowledged: u32,
-    /// It arrives at the limiter alone.
+    /// True if the segment reaches the limiter, but not the server.
     pub(crate) is_lost: bool,
 }
 
@@ -83,12 +83,12 @@ impl<S: Server> Link<S> {
         Self { limiter, tcp, server, log: None, has_socket: true, on_the_way: VecDeque::new() }
     }
 
-    /// On a host that forwards: only the client knows the connection.
+    /// Removes the socket, as on a host that forwards: only the client's numbers are known.
     pub(crate) fn without_socket(self) -> Self {
         Self { has_socket: false, ..self }
     }
 
-    /// Whether it passed.
+    /// Sends a segment, and returns whether it passed.
     pub(crate) fn sends(&mut self, sent: &Sent) -> bool {
         let end = sent.at + i64::try_from(sent.payload.len()).unwrap();
         if sent.payload.is_empty() || self.has_socket && !self.tcp.takes(sent.at, end) {
@@ -128,7 +128,7 @@ impl<S: Server> Link<S> {
         passes
     }
 
-    /// So many of what is on the way arrive.
+    /// Delivers up to `segments` of the segments on the way.
     pub(crate) fn arrives(&mut self, segments: usize) {
         for _ in 0..segments {
             let Some(piece) = self.on_the_way.pop_front() else { return };
@@ -141,7 +141,7 @@ impl<S: Server> Link<S> {
         }
     }
 
-    /// The server says so much of what it owes.
+    /// Makes the server send up to `answers` of the answers that it owes.
     pub(crate) fn answers(&mut self, answers: usize) {
         for _ in 0..answers {
             let Some(bytes) = self.server.owes().pop_front() else { break };

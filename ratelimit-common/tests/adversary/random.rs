@@ -1,6 +1,6 @@
-//! Numbers that a seed decides.
+//! Random numbers that a seed decides.
 
-/// SplitMix64.
+/// SplitMix64 generator with its state.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -19,17 +19,17 @@ impl Random {
         (self.next() >> 32) as u32
     }
 
-    /// One of 0 to `bound` - 1.
+    /// Returns a number from 0 to `bound` - 1.
     pub(crate) const fn below(&mut self, bound: usize) -> usize {
         (self.next() >> 33) as usize % bound
     }
 
-    /// One of `first` to `last`.
+    /// Returns a number from `first` to `last`.
     pub(crate) const fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
-    /// True once in so many times.
+    /// Returns true with a probability of 1 in `times`.
     pub(crate) const fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

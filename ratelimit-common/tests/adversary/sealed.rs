@@ -1,4 +1,4 @@
-//! HTTP/1 and HTTP/2 under TLS.
+//! Random tests of HTTP/1 and HTTP/2 under TLS.
 
 use crate::each_case;
 use crate::http1::Http1;
@@ -8,23 +8,23 @@ use crate::random::Random;
 use crate::sender::Sender;
 use crate::tls::{FINISHED, Tls, kind, record, seal, seal_1_2};
 
-/// Turns of a connection that are free.
+/// Number of uncounted turns that a connection may have.
 const FREE_OF_A_CONNECTION: u64 = 1;
 
-/// Turns for each of what is counted or held to the guard.
+/// Maximum number of turns for each request that is counted or segment that is charged to the guard.
 const FACTOR: u64 = 2;
 
-/// Payload for which one more turn may be free. A longer record is part of a body, of which the guard counts one in
-/// [`ACCOUNTED_BYTES`].
+/// Payload bytes for which one more turn may be uncounted. A longer record is part of a body, of which the guard counts
+/// one segment in [`ACCOUNTED_BYTES`].
 ///
 /// [`ACCOUNTED_BYTES`]: ratelimit_common::conversation::ACCOUNTED_BYTES
 const BYTES_OF_TURN: u64 = 4_096;
 
-/// What a server says within one turn: `100 Continue`, or a record of control.
+/// Maximum bytes from the server within one turn: `100 Continue`, or a record with a control frame.
 const QUIET_BYTES: u32 = 54;
 
-/// How many turns these requests are: a turn begins when the server has said more since the last began than it says in
-/// one.
+/// Returns the number of turns of these requests. A turn begins when the server has said more than `quiet_bytes` since
+/// the last one began.
 pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
     let mut turns = 0;
     let mut begun_at = None;
@@ -37,7 +37,7 @@ pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
     turns
 }
 
-/// Whether no more turns have requests than the bound says.
+/// Checks that the number of turns with requests is within the bound.
 pub(crate) fn held_to_bound<S: Server>(link: Link<S>, quiet_bytes: u32) -> Result<(), String> {
     let turns = turns(link.server.accepted(), quiet_bytes);
     let (counted, unaccounted) = (link.limiter.counted, link.limiter.unaccounted);
@@ -51,14 +51,14 @@ pub(crate) fn held_to_bound<S: Server>(link: Link<S>, quiet_bytes: u32) -> Resul
     ))
 }
 
-/// How long bodies are.
+/// Lengths of bodies in bytes.
 const BODIES: [usize; 5] = [1, 17, 100, 5000, 16_384];
 
 struct Client {
     is_1_3: bool,
     is_http2: bool,
     pads: bool,
-    /// How it cuts what it says into records.
+    /// Length of the records into which the client cuts its data.
     cuts: usize,
 }
 
@@ -91,9 +91,9 @@ impl Client {
         bytes
     }
 
-    /// Something that it says; several records of it, perhaps.
+    /// Returns some data of the client, in one or several records.
     fn says(&self, random: &mut Random, is_first: bool) -> Vec<u8> {
-        // Long ones in short records say no more.
+        // Long bodies in short records would test nothing more.
         let bodies = if self.cuts == 1 { &BODIES[..3] } else { &BODIES };
         let mut plain = if self.is_http2 && is_first { preface() } else { Vec::new() };
         for _ in 0..random.of_these(&[1, 1, 1, 2, 5]) {
@@ -119,8 +119,8 @@ impl Client {
     }
 }
 
-/// What looks like records' headers, wherever a segment begins: their lengths are whatever a client that knows its
-/// keys likes.
+/// Returns bytes that look like record headers at any segment start. Their lengths are arbitrary, as a client that
+/// knows its keys can make them.
 fn forged(random: &mut Random, bytes: usize) -> Vec<u8> {
     let kind = random.of_these(&[20, 21, 22, 23, 23]);
     let length: u16 = random.of_these(&[0x4800, 0x4000, 600, 95, 35, 30, 26, 19]);

@@ -1,23 +1,23 @@
-//! How an adversary sends a stream: in whatever segments, in whatever order, with whatever beside it.
+//! Sender of an adversary: a stream in any segments, in any order, with any decoys beside it.
 
 use crate::link::{Link, Sent, Server};
 use crate::random::Random;
 
-/// What comes into the mind of one for one connection.
+/// Random habits of an adversary on one connection.
 pub(crate) struct Sender {
-    /// The stream as it is meant, from its first byte.
+    /// Intended stream, from its first byte.
     pub(crate) stream: Vec<u8>,
-    /// Bytes of a segment, at the least and the most.
+    /// Minimum and maximum bytes of a segment.
     segment: (usize, usize),
-    /// It plays tricks once in so many segments.
+    /// Plays a trick once in this many segments.
     tricks_once_in: usize,
-    /// Segments that arrive together.
+    /// Maximum number of segments that arrive together.
     together: usize,
-    /// The server's answers come once in so many segments.
+    /// Receives the server's answers once in this many segments.
     answers_once_in: usize,
 }
 
-/// What looks like something else.
+/// Decoys that look like the start of something else.
 const LOOKS: [&[u8]; 9] = [
     b"\x16\x03\x01\x02\x00\x01",
     b"\x17\x03\x03\x48\x00",
@@ -61,7 +61,7 @@ impl Sender {
         }
     }
 
-    /// All that is sent goes on where the server is, one segment behind another.
+    /// Sends segments one after the other, from the position that the server has reached.
     pub(crate) fn send<S: Server>(&mut self, link: &mut Link<S>, random: &mut Random, from: i64) {
         let mut at = from;
         for _ in 0..random.between(1, self.together) {
@@ -92,13 +92,13 @@ impl Sender {
         let acknowledged = random.word();
         let is_lost = random.once_in(2);
         match random.below(4) {
-            // The true bytes, early, late, again or for nothing.
+            // True bytes of the stream: early, late, repeated or lost.
             0 | 1 => {
                 if let Some(payload) = self.part(random, at) {
                     link.sends(&Sent { at, payload, acknowledged, is_lost });
                 }
             }
-            // Others: what arrives of them becomes what the stream is.
+            // Other bytes. Those that arrive become the stream.
             trick => {
                 let mut payload = random.of_these(&LOOKS).to_vec();
                 if at < 0 && random.once_in(2) {
@@ -119,7 +119,7 @@ impl Sender {
         }
     }
 
-    /// Sends all of it until the server has it, or no more passes.
+    /// Sends the whole stream until the server has it, or until no more passes.
     pub(crate) fn finish<S: Server>(&mut self, link: &mut Link<S>, random: &mut Random) {
         link.settles();
         for _ in 0..4 {

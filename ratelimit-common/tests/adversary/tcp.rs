@@ -1,9 +1,9 @@
-//! A server's TCP, as Linux receives: `tcp_sequence`, `tcp_data_queue`, `tcp_data_queue_ofo`, `tcp_ofo_queue`
+//! TCP receiver of a server, as in Linux: `tcp_sequence`, `tcp_data_queue`, `tcp_data_queue_ofo`, `tcp_ofo_queue`
 //! (net/ipv4/tcp_input.c, Linux 6.18). Bytes are counted from the connection's first.
 
 use ratelimit_common::conversation::Peer;
 
-/// What a client can send before it is told of more room.
+/// Bytes that a client can send before the server announces a larger window.
 pub(crate) const WINDOW_BYTES: i64 = 65_535;
 
 /// Payload that the server's TCP has, and what the server had said when the limiter judged it.
@@ -21,17 +21,17 @@ impl Piece {
 }
 
 pub(crate) struct Receiver {
-    /// The number of the first byte.
+    /// Sequence number of the first byte.
     begins_at: u32,
-    /// `rcv_nxt`.
+    /// Next byte expected, `rcv_nxt`.
     pub(crate) received: i64,
-    /// `rcv_wup`.
+    /// Next byte expected at the last window announcement, `rcv_wup`.
     told_at: i64,
-    /// `write_seq`.
+    /// Sequence number of the next byte that the server will write, `write_seq`.
     pub(crate) said: u32,
-    /// By where they begin.
+    /// Out-of-order segments, sorted by position.
     out_of_order: Vec<Piece>,
-    /// A FIN was sent.
+    /// True once a FIN was sent.
     pub(crate) has_ended: bool,
 }
 
@@ -57,12 +57,12 @@ impl Receiver {
         }
     }
 
-    /// Whether it looks at it at all.
+    /// Returns whether the receiver processes a segment at all.
     pub(crate) const fn takes(&self, at: i64, end: i64) -> bool {
         end >= self.told_at && at <= self.told_at + WINDOW_BYTES
     }
 
-    /// Takes a segment, and gives what is in order to `reads`.
+    /// Receives a segment, and passes bytes that are in order to `reads`.
     pub(crate) fn receives(&mut self, piece: Piece, mut reads: impl FnMut(&[u8], u32)) {
         let window_end = self.told_at + WINDOW_BYTES;
         if !self.takes(piece.at, piece.end()) || piece.end() <= self.received || piece.at >= window_end {
@@ -88,7 +88,7 @@ impl Receiver {
         }
     }
 
-    /// What came first stays, unless all of it is in what comes.
+    /// Keeps an out-of-order segment. Older segments stay, unless the new one contains them entirely.
     fn keeps(&mut self, piece: Piece) {
         if self.out_of_order.iter().any(|kept| kept.at <= piece.at && piece.end() <= kept.end()) {
             return;

@@ -1,5 +1,5 @@
-//! A server's TLS as far as its records' headers go: 1.3 (RFC 8446), and 1.2 (RFC 5246). What is in a record is as it
-//! is, for a client that knows its keys can make of it what it likes.
+//! TLS server as far as record headers are concerned: 1.3 (RFC 8446) and 1.2 (RFC 5246). Record contents are not
+//! encrypted, since a client that knows its keys can choose the ciphertext.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::link::Server;
 const HEADER_BYTES: usize = 5;
 const LENGTH_MAX: usize = 16_384 + 256;
 const TAG_BYTES: usize = 16;
-/// Of a nonce and a tag.
+/// Bytes that TLS 1.2 adds to a record: a nonce and a tag.
 const ADDED_1_2: usize = 24;
 
 pub(crate) mod kind {
@@ -32,14 +32,14 @@ fn begin(stream: &mut Vec<u8>, kind: u8, length: usize) {
     stream.extend_from_slice(&[kind, 3, 3, high, low]);
 }
 
-/// A record of TLS 1.3, encrypted, with so many bytes of padding.
+/// Returns a TLS 1.3 record in encrypted form, with `padding` bytes of padding.
 pub(crate) fn sealed(kind: u8, content: &[u8], padding: usize) -> Vec<u8> {
     let mut record = Vec::new();
     seal(&mut record, kind, content, padding);
     record
 }
 
-/// The same at the end of a stream.
+/// Appends a TLS 1.3 record in encrypted form to a stream.
 pub(crate) fn seal(stream: &mut Vec<u8>, kind: u8, content: &[u8], padding: usize) {
     begin(stream, kind::DATA, content.len() + 1 + padding + TAG_BYTES);
     stream.extend_from_slice(content);
@@ -47,14 +47,14 @@ pub(crate) fn seal(stream: &mut Vec<u8>, kind: u8, content: &[u8], padding: usiz
     stream.resize(stream.len() + padding + TAG_BYTES, 0);
 }
 
-/// One of TLS 1.2.
+/// Returns a TLS 1.2 record in encrypted form.
 pub(crate) fn sealed_1_2(kind: u8, content: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
     seal_1_2(&mut record, kind, content);
     record
 }
 
-/// The same at the end of a stream.
+/// Appends a TLS 1.2 record in encrypted form to a stream.
 pub(crate) fn seal_1_2(stream: &mut Vec<u8>, kind: u8, content: &[u8]) {
     begin(stream, kind, content.len() + ADDED_1_2);
     stream.extend_from_slice(content);
@@ -70,12 +70,12 @@ enum Stage {
 }
 
 pub(crate) struct Tls {
-    /// What reads what is in the records.
+    /// Server that reads the records' contents.
     pub(crate) app: Box<dyn Server>,
     pub(crate) is_1_3: bool,
-    /// It takes requests before the handshake's end.
+    /// True if the server accepts requests before the handshake's end.
     pub(crate) takes_early_data: bool,
-    /// Its first flight, and what it says of itself behind the handshake.
+    /// Bytes of the server's first flight. The next field has the bytes of its tickets after the handshake.
     pub(crate) flight: u32,
     pub(crate) tickets: Vec<u32>,
     stage: Stage,
@@ -114,7 +114,7 @@ impl Tls {
                 self.owed.extend(&self.tickets);
                 self.stage = Stage::Data;
             }
-            // Certificates, and the proof of them.
+            // Certificates and their proofs.
             (Stage::Finished, kind::HANDSHAKE) if matches!(first, Some(11 | 15 | 16)) => {}
             (Stage::Finished, kind::DATA) if self.takes_early_data => self.data(content),
             (Stage::Data, kind::DATA) => self.data(content),

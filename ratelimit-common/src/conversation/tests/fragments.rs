@@ -1,11 +1,11 @@
-//! What is seen of a connection and is not what the server takes, which came in fragments.
+//! Tests of connections that came in fragments, so that the bytes seen are not those that the server receives.
 
 use super::*;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const TURNS: u32 = 20;
 
-/// What begins like a record of 18 KB, of a handshake or another, as long as what the server gets in its place.
+/// Returns decoys of `len` bytes that begin like a handshake record and like a data record of 18 KB.
 fn decoys(len: usize) -> [Vec<u8>; 2] {
     [b"\x16\x03\x01\x48\x00\x01", b"\x17\x03\x03\x48\x00\x01"].map(|begins| {
         let mut decoy = begins.to_vec();
@@ -15,7 +15,7 @@ fn decoys(len: usize) -> [Vec<u8>; 2] {
 }
 
 impl Client {
-    /// A first fragment passes.
+    /// Passes a first fragment.
     fn begins_fragments(&mut self) {
         let known = &mut self.server.as_mut().unwrap().known;
         let mut newest = known.unwrap_or_default();
@@ -23,7 +23,8 @@ impl Client {
         *known = Some(newest);
     }
 
-    /// This is seen instead of what the server gets in fragments, before the first or between them.
+    /// Sends a decoy that is seen instead of the server's bytes, which come in fragments. It comes before the first
+    /// fragment or between two.
     fn sends_in_fragments(&mut self, decoy: &[u8], is_between: bool) {
         if is_between {
             self.begins_fragments();
@@ -68,7 +69,7 @@ fn each_turn_counts_behind_a_record_in_fragments_whatever_was_seen_in_its_place(
 
 #[test]
 fn what_comes_first_behind_fragments_is_judged_by_itself() {
-    // Nothing was seen before them, and no socket is there to ask: a connection begins.
+    // Nothing was seen before the fragments, and there is no socket: a connection begins.
     let mut unread = Conversation::default();
     unread.come_in_fragments(false);
     let mut client = Client::without_socket();

@@ -1,4 +1,4 @@
-//! The search for versions and names: what it finds, held against a naive search, and what it reads for that.
+//! Tests of the search for versions and names: its results, compared with a naive search, and the bytes that it reads.
 
 use std::cell::Cell;
 
@@ -7,13 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns how many places of a payload of so many bytes may be asked: one in eight bytes, and those near its start
+/// Returns how many places of a payload of `bytes` bytes may be tested: one in eight bytes, and those near the start,
 /// whose names may have begun before it.
 fn asks(bytes: usize) -> usize {
     bytes / 8 + 4
 }
 
-/// A frame that counts what is read of it and what is called.
+/// Frame that counts the bytes read from it, and the calls.
 struct Counting<'a> {
     frame: &'a [u8],
     read: Cell<usize>,
@@ -67,7 +67,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
-/// Whether a version's number and the end of its line begin here, as far as eight bytes and the payload go.
+/// Returns whether a version's number and the end of its line begin here, within eight bytes and the payload.
 fn is_number(rest: &[u8]) -> bool {
     let mut rest = rest[..rest.len().min(8)].iter().copied().peekable();
     let mut digits = 0;
@@ -84,7 +84,7 @@ fn is_number(rest: &[u8]) -> bool {
     matches!(rest.next(), None | Some(b'\r' | b'\n'))
 }
 
-/// Returns how many versions a payload has, read a byte at a time, and where HTTP/2's preface goes on.
+/// Returns the number of versions in a payload, read byte by byte, and where HTTP/2's preface goes on.
 fn naive(payload: &[u8], to_preface: bool) -> (u32, Option<usize>) {
     let mut found = 0;
     for at in (0..payload.len()).filter(|&at| payload[at] == b'/') {
@@ -146,7 +146,7 @@ const TEXTS: [&[u8]; 32] = [
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-/// A payload of few texts, each often, as those are the worst.
+/// Returns payloads of few texts, each repeated often: the worst case.
 fn payloads() -> impl Strategy<Value = Vec<u8>> {
     let text =
         || prop_oneof![4 => prop::sample::select(&TEXTS[..]).prop_map(<[u8]>::to_vec), 1 => vec(any::<u8>(), 0..40)];
@@ -187,7 +187,7 @@ proptest! {
             counting.found(start, end, sought);
             let asked = asks(payload.len());
             prop_assert!(counting.asked.get() <= asked, "{} of {asked} asked", counting.asked.get());
-            // The block, what is around it, and at an ask what is before and behind it.
+            // Bytes of the block and around it, and for each tested place the bytes on both sides.
             let read = 32 + payload.len() * 5 / 2 + 64 + asked * 48;
             prop_assert!(counting.read.get() <= read, "{} of {read} bytes read", counting.read.get());
             let steps = payload.len() / 32 + 2 + asked;

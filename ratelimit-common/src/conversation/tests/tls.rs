@@ -1,4 +1,4 @@
-//! The same under TLS.
+//! Tests of conversations under TLS.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn under_tls_each_turn_is_a_request_and_the_handshake_is_none() {
     }
 }
 
-/// A client in the middle of a body's first record, as it is known.
+/// Returns the state of a client in the middle of a body's first record.
 fn within_a_record() -> Conversation {
     let mut client = Client::with_tls_1_3(false);
     client.sends(&data(120));
@@ -28,7 +28,7 @@ fn within_a_record() -> Conversation {
     client.server.unwrap().known.unwrap()
 }
 
-/// The segment by which it goes on, `ahead` of its next byte.
+/// Returns the segment with which the connection continues, `ahead` bytes after its next one.
 fn within(known: &Conversation, ahead: u32, bytes: u32) -> Segment {
     Segment {
         sequence: known.next.wrapping_add(ahead),
@@ -39,7 +39,7 @@ fn within(known: &Conversation, ahead: u32, bytes: u32) -> Segment {
     }
 }
 
-/// Whether it goes on by this segment, in which these bytes are first.
+/// Returns whether the fast path takes this segment, which begins with the bytes `first`.
 fn goes_on(mut known: Conversation, segment: &Segment, first: [u8; 4]) -> bool {
     let frame = [vec![0xaa; HEADERS], first.to_vec(), vec![0xd5; segment.payload_bytes as usize]].concat();
     let before = known;
@@ -99,7 +99,8 @@ fn another_connection_between_the_same_ports_does_not_go_on_by_the_record_of_the
     }
     assert!(!goes_on(known, &segment, [0x82, 0x2e, 1, 0]), "as SSL 2 began");
     assert!(goes_on(known, &segment, [22, 3, 3, 0xd5]), "one byte tells");
-    // Its first bytes have the numbers of the next ones of that record: its server has nothing yet.
+    // The first bytes have the sequence numbers that continue the old record. The new connection's server has no bytes
+    // yet.
     let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
     let frame = [vec![0xaa; HEADERS], requests].concat();
     let said = known.acknowledged.wrapping_add(70_000);
@@ -122,7 +123,7 @@ fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_abou
     client.sends(&data(120));
     client.hears(ANSWER);
     client.lies = true;
-    // Of segments that go on unasked the next header counts, and only that.
+    // After segments that the fast path took, the next header counts, and nothing else.
     let record: Vec<u8> = data(16_384).into_iter().map(|byte| byte | 0x80).collect();
     let record = [&data(16_384)[..5], &record[5..]].concat();
     let mut counted = 0;
@@ -139,7 +140,7 @@ fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_abou
 
 #[test]
 fn what_a_server_has_nothing_of_is_not_taken_for_what_it_has() {
-    // Its server drops all that is sent; what comes with a guess is what it may have instead.
+    // The server drops every segment. A guess adds the requests that it may have instead.
     let mut client = Client::with_socket();
     let server = client.server.as_mut().unwrap();
     server.received = server.received.wrapping_sub(1);
@@ -220,7 +221,7 @@ fn records_are_followed_wherever_segments_end() {
     }
 }
 
-/// A connection that is known to speak HTTP/2, and has asked once.
+/// Returns a client that is known to speak HTTP/2, and has sent one request.
 fn http2() -> Client {
     let mut client = Client::with_tls_1_3(true);
     assert_eq!(client.sends(&data(70)), 1);
@@ -280,7 +281,7 @@ fn a_stream_that_is_reset_behind_its_answer_is_no_request() {
         assert_eq!(client.hears(ANSWER).sends(&data(13)), 0);
     }
     assert_eq!(client.sends(&data(16)), 1);
-    // Requests as long count, each with the next.
+    // Requests of that length count, each together with the next.
     assert_eq!(client.hears(ANSWER).sends(&data(13)), 0);
     for _ in 0..20 {
         assert_eq!(client.hears(ANSWER).sends(&data(13)), 1);
@@ -407,7 +408,7 @@ fn a_body_of_http2_in_short_records_is_part_of_its_request() {
 #[test]
 fn to_hide_where_records_begin_makes_nothing_free() {
     let mut client = Client::with_tls_1_3(false);
-    // More records than are looked at, the last of which goes on in the next segment, and so on.
+    // More records than are read, the last of which goes on in the next segment, and so on.
     let many: Vec<u8> = (0..40).flat_map(|_| data(20)).collect();
     let tail = data(200);
     assert_eq!(client.sends(&[&many, &tail[..100]].concat()), 1);
@@ -448,13 +449,14 @@ fn a_protocols_name_in_the_second_part_of_a_hello_is_no_request() {
     let (first, second) = hello.split_at(1_448);
     let at = client.sequence;
     assert_eq!(client.sends(first), 0);
-    // The server's TCP has not taken the first yet.
+    // The server's TCP has not received the first one yet.
     let server = client.server.as_mut().unwrap();
     server.received = at;
     assert_eq!(client.sends(second), 0);
 }
 
-/// A handshake that offers HTTP/2, with a first flight of so many bytes and an end of so many.
+/// Returns a client after a handshake that offers HTTP/2. `flight` and `finished` are the bytes of the server's first
+/// flight and of the handshake's end.
 fn handshake(flight: u32, finished: usize) -> Client {
     let mut client = Client::new();
     client.sends(&record(22, &[&[0; 200], &b"\x02h2\x08http/1.1"[..], &[0; 100]].concat()));
@@ -470,13 +472,13 @@ fn tickets_are_as_long_as_tickets_are() {
         assert_eq!(client.sends(&data(80)), 1);
         assert_eq!(client.hears(heard).sends(&data(80)), requests, "{heard}");
     }
-    // Who resumes a session gets one.
+    // A client that resumes a session gets one ticket.
     for (flight, requests) in [(399, 1), (400, 0)] {
         let mut client = handshake(flight, 53);
         assert_eq!(client.sends(&data(200)), 1);
         assert_eq!(client.hears(500).sends(&data(200)), requests, "behind a flight of {flight}");
     }
-    // The first of two, before the first request; the second is behind a preface.
+    // The first of two tickets comes before the first request; the second one follows a preface.
     for (heard, requests) in [(239, 1), (240, 0), (300, 0), (301, 1)] {
         let mut client = handshake(1_371, 53);
         assert_eq!(client.hears(heard).sends(&data(70)), 1);
@@ -547,7 +549,7 @@ fn a_handshakes_end_that_may_be_javas_leaves_it_open() {
 fn where_it_is_a_guess_where_records_begin_few_windows_are_free() {
     let mut client = http2();
     assert_eq!(client.sends(&data(50)), 1);
-    // What is left out holds the beginning of a record.
+    // The bytes that are left out contain the beginning of a record.
     client.sequence = client.sequence.wrapping_add(500);
     let counted: u32 = (0..100).map(|_| client.hears(20_000).sends(&data(26))).sum();
     assert!((96..=98).contains(&counted), "{counted}");

@@ -1,75 +1,78 @@
-//! What is in records of application data, by how long they are: requests of HTTP/1 and HTTP/2, bodies, and frames of
-//! control.
+//! Classification of application data records by length: requests of HTTP/1 and HTTP/2, bodies, and control frames.
 
 use super::super::{CONTINUE_BYTES, Conversation, also, is, speaks};
 use super::{HEADER_BYTES, Moment, OVERHEAD_1_3, OVERHEAD_OF_JAVA, Record};
 
-/// Frames of HTTP/2 that are no request are as long: PING and GOAWAY are the longest.
+/// Length of the longest HTTP/2 frames that are no requests, PING and GOAWAY, in bytes.
 pub(super) const CONTROL_BYTES_MAX: u16 = 17;
-/// HTTP/2: WINDOW_UPDATE and RST_STREAM; PING and GOAWAY; two WINDOW_UPDATEs in one record, of the stream and of the
-/// connection.
+/// HTTP/2: lengths of WINDOW_UPDATE and RST_STREAM, of PING and GOAWAY, and of two WINDOW_UPDATEs in one record. The
+/// two are for the stream and for the connection.
 const CONTROL_BYTES: [u16; 3] = [13, CONTROL_BYTES_MAX, 26];
-/// HTTP/2: what the server has said before a client makes its windows larger again.
+/// HTTP/2: minimum bytes from the server before a client enlarges its windows again.
 const WINDOW_HEARD_MIN: u32 = 16_384;
-/// HTTP/2: frames of control that follow no long answer and count nothing, of a connection; and one more for each
-/// stream that it opens beside others, which it may reset.
+/// HTTP/2: number of free control frames of a connection that follow no long answer. Each stream opened beside others
+/// adds one, since the client may reset it.
 pub(super) const CONTROLS_FREE_MAX: u8 = 3;
-/// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
+/// HTTP/2: maximum length of a client preface without a request. It has 24 bytes, SETTINGS of 9 + 6 for each value, and
+/// WINDOW_UPDATEs of 13.
 const PREFACE_BYTES_MAX: u16 = 90;
-/// HTTP/2: the acknowledgement of the server's settings, which each client has to send; and a frame that only ends a
-/// body.
+/// HTTP/2: length of the acknowledgement of the server's settings, which each client must send. A frame that only ends
+/// a body has this length too.
 const SETTINGS_ACK_BYTES: u16 = 9;
-/// What Java adds to each record more than others do.
+/// Bytes that Java adds to each record beyond what other clients add.
 const PADDED_BY_JAVA: u16 = (OVERHEAD_OF_JAVA - OVERHEAD_1_3) as u16;
-/// It is among the first records.
+/// Number of first records among which the acknowledgement of the server's settings comes.
 pub(super) const SETTINGS_ACK_AMONG: u8 = 32;
-/// TLS 1.3: an alert, the one thing that a client sends at an end and that is no application's.
+/// TLS 1.3: length of an alert, the only record besides application data that a client sends at the end.
 const ALERT_BYTES: u16 = 2;
-/// TLS 1.3: a server's two session tickets, as OpenSSL's are, which it sends before it answers the first request.
+/// TLS 1.3: total bytes of two session tickets as OpenSSL sends them, before the answer to the first request.
 pub(super) const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
-/// The most that tickets are, with a client's certificate in each.
+/// Maximum total bytes of session tickets, each with a client certificate in it.
 const TICKETS_BYTES_MAX: u32 = 2_100;
-/// And the first of them, where the second is still on its way.
+/// Bytes of the first session ticket, while the second one is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=300;
-/// HTTP/2: what a server may say between a client's preface and its first request: settings, their acknowledgement and
-/// a window, each in a record; and with session tickets. No answer is as short as the first; few are as short as the
-/// second with tickets in it.
+/// HTTP/2: maximum bytes from the server between a client's preface and its first request. They are settings, their
+/// acknowledgement and a window update, each in a record. Every answer is longer. The next constant includes session
+/// tickets; few answers are as short.
 const SETTINGS_HEARD_MAX: u32 = 150;
 const PREFACE_HEARD_MAX: u32 = 690;
-/// HTTP/1: two interim answers, as of a proxy and of what is behind it, while a body is sent.
+/// HTTP/1: maximum bytes of two interim answers during a body, for example one from a proxy and one from the server
+/// behind it.
 const INTERIM_RECORDS_BYTES_MAX: u32 = 130;
-/// HTTP/2: a record of more is no HEADERS frame, but part of a body.
+/// HTTP/2: maximum length of a HEADERS record. A longer record is part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
-/// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by
+/// HTTP/2: maximum difference in length between HEADERS frames for one site. A body's DATA frame is as close only by
 /// chance.
 const HEADERS_ALIKE_BYTES: u16 = 16;
-/// HTTP/2: PRIORITY. Browsers send one for each picture of a page at once; for who sends headers as short it is none.
+/// HTTP/2: length of a PRIORITY frame. Browsers send one at once for each picture of a page. Clients with headers as
+/// short get no such exception.
 const PRIORITY_BYTES: u16 = 14;
-/// HTTP/2: frames of headers so short, all of the same length, may be several in one record.
+/// HTTP/2: maximum length of HEADERS frames that may share a record, if all have the same length.
 const HEADERS_SHORT_BYTES: u16 = 64;
-/// HTTP/2: how many streams servers take at once.
+/// HTTP/2: number of streams that servers accept at once.
 const STREAMS_MAX: u8 = 128;
-/// HTTP/2: the shortest HEADERS frame: its header, and one field.
+/// HTTP/2: minimum length of a HEADERS frame: its header, and one field.
 const HEADERS_BYTES_MIN: u16 = 10;
-/// What a server may say while a body is sent, of windows: a record in the middle of a segment, or one too long for
-/// headers, follows an answer only where more was heard, and as much more as a server says of windows for what was
-/// sent.
+/// Bytes of window updates that a server may send while a body is sent. Certain records follow an answer only if more
+/// was heard: those in the middle of a segment, and those too long for headers. [`BODY_BYTES_PER_HEARD`] adds to this
+/// bound.
 const HEARD_IN_BODY_MAX: u32 = 240;
-/// The same behind a connection's first request: of tickets and settings too.
+/// Value of [`HEARD_IN_BODY_MAX`] after a connection's first request, with tickets and settings.
 const HEARD_AT_FIRST_MAX: u32 = 1_000;
-/// Bytes of a body for which a server says one more. // 35 or 70 for every 4 KB or more, as measured of Go's
+/// Bytes of a body that allow the server one more byte. Go's server sends 35 or 70 bytes for every 4 KB or more, as
+/// measured.
 const BODY_BYTES_PER_HEARD: u32 = 32;
-/// HTTP/2: so many records of one turn, as long as each other, are requests.
+/// HTTP/2: number of records of one turn, each as long as the one before, after which further ones are requests.
 const ALIKE_MIN: u8 = 2;
-/// HTTP/2: a later record of one turn that is longer is part of a body.
+/// HTTP/2: maximum length of HEADERS after the first record of a turn. A longer record is part of a body.
 const LATER_HEADERS_BYTES_MAX: u16 = 700;
-/// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
+/// HTTP/1: length of the shortest request that names its host (`GET / HTTP/1.1`, `Host: a`).
 const HTTP1_BYTES_MIN: u16 = 27;
-/// HTTP/1: a record of that much may be the body that `Expect: 100-continue` delayed.
+/// HTTP/1: minimum length of a record that may be the body that `Expect: 100-continue` delayed.
 const BODY_RECORD_MIN: u16 = 8_192;
 
 impl Conversation {
-    /// Whether the server has said more than it says while a body is sent.
+    /// Returns whether the server has sent more than it sends while a body is received.
     #[inline(always)]
     pub(super) const fn is_answered(&self, moment: Moment) -> bool {
         let sent = moment.sequence.wrapping_sub(self.counted_at);
@@ -84,7 +87,7 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        // None is early.
+        // Early data has no alerts.
         let may_be_alert = self.speaks == speaks::TLS && self.is_tls_1_3() && !self.has(is::ALERTED);
         if bytes == ALERT_BYTES && may_be_alert {
             self.is |= is::ALERTED;
@@ -93,19 +96,19 @@ impl Conversation {
         self.owed(moment) + self.data(bytes, is_among_first, record.begins_segment, moment)
     }
 
-    /// Data of so many bytes, which is no alert.
+    /// Counts the requests in a record of `bytes` bytes of data that is no alert.
     #[inline(always)]
     fn data(&mut self, bytes: u16, is_among_first: bool, begins_segment: bool, moment: Moment) -> u32 {
         if self.has(is::IN_BODY) {
             if bytes == SETTINGS_ACK_BYTES && self.has(is::OFFERS_HTTP2) {
-                // No request of HTTP/1 is as short, and no end of a body.
+                // No HTTP/1 request and no end of a body is as short.
                 self.is |= is::HTTP2;
             }
             if self.has(is::HTTP2) && !self.is_answered(moment) {
                 return 0;
             }
         }
-        // Before all of them is a preface.
+        // A preface comes before all control frames.
         if self.has(is::OFFERS_HTTP2) && !self.has(is::OPEN) && self.is_control(bytes, is_among_first, moment) {
             return 0;
         }
@@ -120,8 +123,8 @@ impl Conversation {
         requests
     }
 
-    /// HTTP/2: 1 where what was taken for a frame of control was answered, and so was a request. The server says a
-    /// PING's acknowledgement too, which is as short as what is no answer.
+    /// HTTP/2: returns 1 if a supposed control frame was answered, and so was a request. A PING's acknowledgement is
+    /// too short to count as an answer.
     #[inline(always)]
     fn owed(&mut self, moment: Moment) -> u32 {
         let is_answered = moment.said.wrapping_sub(self.control_at) > self.no_answer_bytes();
@@ -132,12 +135,12 @@ impl Conversation {
         is_owed as u32
     }
 
-    /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server
-    /// has said much.
+    /// HTTP/2: returns whether a record counts as a control frame, by its length. Few are accepted unless the server
+    /// has sent much.
     #[inline(always)]
     fn is_control(&mut self, bytes: u16, is_among_first: bool, moment: Moment) -> bool {
         let [short, long, two] = CONTROL_BYTES;
-        // Where Finished did not tell what Java adds, as behind a certificate, this does.
+        // After a client certificate, Finished does not show what Java adds, but this record does.
         let may_be_java = self.ending_records != 0 && !self.has(is::HTTP2);
         let is_of_java = may_be_java && bytes == SETTINGS_ACK_BYTES + PADDED_BY_JAVA;
         if (bytes == SETTINGS_ACK_BYTES || is_of_java) && is_among_first && !self.has(is::ACKNOWLEDGED) {
@@ -157,14 +160,14 @@ impl Conversation {
         }
         let since_control = moment.said.wrapping_sub(self.control_at);
         let since_request = self.heard_since(moment.said);
-        // Where it is a guess that there is a frame, few are.
+        // If the frame's position is a guess, few are accepted.
         let may_be_window = since_request >= WINDOW_HEARD_MIN && (!self.is_guessed() || self.is_left());
         if may_be_window && since_control >= WINDOW_HEARD_MIN {
             self.control_at = moment.said;
             self.is &= !is::PAIRED;
             return true;
         }
-        // Two at one moment: of the stream, and of the connection.
+        // Two at one point: one for the stream, one for the connection.
         if may_be_window && since_control == 0 && !self.has(is::PAIRED) {
             self.is |= is::PAIRED;
             return true;
@@ -175,12 +178,12 @@ impl Conversation {
         if bytes == short && self.is_left() {
             return true;
         }
-        // RST_STREAM, PING and GOAWAY, or what ends a body; or a request as long, which the server then answers.
-        // Several at one moment are as good as one.
+        // RST_STREAM, PING, GOAWAY or the end of a body; or a request of that length, which the server then answers.
+        // Several at one point count as one.
         if since_control == 0 && self.has(is::OWED) {
             return true;
         }
-        // A body's empty end comes behind the windows that the server opens for the rest of it.
+        // The empty end of a body follows the window updates that the server sends during the body.
         let quiet = if bytes == SETTINGS_ACK_BYTES { SETTINGS_HEARD_MAX } else { self.no_answer_bytes() };
         let is_turn = since_request > quiet;
         if since_control != 0 && is_turn {
@@ -188,14 +191,14 @@ impl Conversation {
             self.control_at = moment.said;
             return true;
         }
-        // Of a turn that counts already.
+        // The frame belongs to a turn that counts already.
         if !is_turn && bytes != self.headers_bytes {
             return true;
         }
         self.is_left()
     }
 
-    /// HTTP/2: whether one more frame of control may be free, and takes it.
+    /// HTTP/2: takes one of the free control frames. Returns false if none is left.
     #[inline(always)]
     const fn is_left(&mut self) -> bool {
         let is_left = self.controls_left != 0;
@@ -203,7 +206,8 @@ impl Conversation {
         is_left
     }
 
-    /// HTTP/1, as far as is known; none where this shows that it is HTTP/2, and is a record of that.
+    /// Counts the requests of a record on a connection that is taken for HTTP/1. Returns None if the record shows
+    /// HTTP/2 and must be judged as such.
     #[inline(always)]
     fn http1_record(&mut self, bytes: u16, begins_segment: bool, moment: Moment) -> Option<u32> {
         let heard = self.heard_since(moment.said);
@@ -215,7 +219,7 @@ impl Conversation {
             if TICKET_BYTES.contains(&heard) {
                 self.also |= also::ONE_TICKET;
             } else if heard != 0 {
-                // The tickets were said before.
+                // The server sent the tickets before.
                 self.is &= !is::FIRST;
             }
             self.turned(moment);
@@ -224,7 +228,7 @@ impl Conversation {
         }
         let is_interim =
             heard != 0 && heard <= INTERIM_RECORDS_BYTES_MAX && (bytes >= BODY_RECORD_MIN || self.has(is::IN_BODY));
-        // HTTP/1 says nothing but `100 Continue` before it has a body, and begins no request with so little.
+        // An HTTP/1 server sends only `100 Continue` during a body, and no HTTP/1 request is as short.
         let is_http2 = is_interim && heard != self.no_answer_bytes()
             || self.has(is::IN_BODY)
                 && heard > self.no_answer_bytes()
@@ -238,7 +242,7 @@ impl Conversation {
             return Some(0);
         }
         if heard <= self.no_answer_bytes() || !begins_segment && heard <= INTERIM_RECORDS_BYTES_MAX {
-            // HTTP/2: the request itself, behind a preface that was counted for it.
+            // HTTP/2: the request itself, after a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
             return Some(self.is_one_of_many(bytes) as u32);
         }
@@ -250,7 +254,7 @@ impl Conversation {
                 || !self.has_one_ticket() && TICKETS_BYTES.contains(&heard)
                 || is_behind_preface && heard >= *TICKET_BYTES.start() && heard <= most)
             || is_behind_preface && heard <= SETTINGS_HEARD_MAX;
-        // Behind the first of the tickets comes the second, and no third.
+        // The second ticket follows the first one, and no third.
         if !are_tickets || !TICKET_BYTES.contains(&heard) || self.has_one_ticket() {
             self.is &= !is::FIRST;
         }
@@ -268,8 +272,8 @@ impl Conversation {
         Some(!are_tickets as u32)
     }
 
-    /// HTTP/2 that is not known as such yet: whether this record of a turn is as long as the two before it, as many
-    /// requests at once are.
+    /// Returns whether this record of a turn is about as long as the two before it. Many HTTP/2 requests at once look
+    /// like this, so the connection is then taken for HTTP/2.
     #[inline(always)]
     const fn is_one_of_many(&mut self, bytes: u16) -> bool {
         let is_alike = self.has(is::OFFERS_HTTP2)
@@ -290,16 +294,16 @@ impl Conversation {
         self.overhead == OVERHEAD_1_3 || self.overhead == OVERHEAD_OF_JAVA
     }
 
-    /// A record of so many bytes is no answer: `100 Continue`, or HTTP/2's frames of control.
+    /// Returns the maximum length of a record that is no answer: `100 Continue`, or HTTP/2 control frames.
     #[inline(always)]
     pub(super) const fn no_answer_bytes(&self) -> u32 {
-        // Of what Java adds, a server adds half.
+        // A server adds half of what Java adds.
         let overhead = if self.is_tls_1_3() { OVERHEAD_1_3 } else { self.overhead };
         CONTINUE_BYTES + HEADER_BYTES + overhead as u32
     }
 
-    /// A record of HTTP/2 that may be headers. The second in a turn may as well be the body that belongs to the first,
-    /// unless it is as long; a third is a request of its own.
+    /// Counts the requests of an HTTP/2 record that may be headers. The second record of a turn may be the body of the
+    /// first, unless both have about one length. A third record is a request of its own.
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
@@ -317,7 +321,7 @@ impl Conversation {
             self.turn_records = 0;
         }
         if bytes < HEADERS_BYTES_MIN {
-            // Too short for headers, so it is part of them, or a frame of control too many.
+            // Too short for headers: part of a header block, or a control frame beyond the free ones.
             return is_turn as u32;
         }
         let before = self.turn_records;
@@ -326,7 +330,7 @@ impl Conversation {
         }
         if self.has(is::PREFACE_COUNTED) {
             self.is &= !is::PREFACE_COUNTED;
-            // Not behind an answer.
+            // Only if the record does not follow an answer.
             if heard <= TICKETS_BYTES_MAX {
                 self.headers_bytes = bytes;
                 self.turn_records = 1;

@@ -1,11 +1,11 @@
-//! Limits that are charged without a look at all of them before.
+//! Tests of limits that are charged without a check of all of them before.
 
 use proptest::prelude::*;
 
 use super::groups::grouped;
 use super::*;
 
-/// The same rule, with a look.
+/// Returns the same rule, with the check.
 fn looking(memory: &Memory) -> Memory {
     let looking = super::memory(memory.rule);
     Memory { rule: Rule { is_of_limits_alone: 0, ..memory.rule }, ..looking }

@@ -1,12 +1,12 @@
-//! Limits of what contains the source.
+//! Tests of limits that count groups.
 
 use super::*;
 use crate::layout::Group;
 
-/// Of the two lowest bytes of a source, the group is the higher one.
+/// Mask of the group: the higher one of a source's two lowest bytes.
 const GROUP: u32 = 0xff00;
 
-/// A rule whose limits from `own` on are of groups.
+/// Returns a rule whose limits from `own` on count groups.
 pub(super) fn grouped(limits: &[Limit], own: u8) -> Rule {
     let mut rule = Rule { own_len: own, is_plain: 0, ..rule(limits) };
     for group in &mut rule.groups[own.into()..limits.len()] {
@@ -64,7 +64,7 @@ fn what_a_group_refuses_is_charged_to_no_source_and_to_no_group_before() {
     }
     assert_eq!(memory.used_by(0x0100, 1, Side::Unverified), 4, "the wider limit of the group");
     assert_eq!(memory.used_by(0x0106, 0, Side::Unverified), 0, "refused before anything was charged");
-    // Another CPU filled it behind the look: all that was charged before is taken back.
+    // Another CPU filled the limit after the check. All earlier charges are refunded.
     memory.source.set(0x0107);
     memory.charges.set(PACKET);
     assert_eq!(charge_all(&memory, CheckResult::of(Reason::WithinLimit)), (Reason::OverLimit, true));
@@ -104,7 +104,7 @@ fn what_a_group_refuses_bans_nobody_whatever_order_the_cpus_came_in() {
         memory.judges_of(0x0105, PACKET);
     }
     assert!(memory.ban.get().is_none(), "3 of its 5 were admitted, and its group has no more");
-    // The group's limit grows behind the packet's look, and the source's own refuses: that bans.
+    // The group's limit is higher now, and the source's own limit refuses: that bans.
     let memory = Memory { rule: Rule { limits: [limit(7, Unit::Packets, 2); 12], ..memory.rule }, ..memory };
     assert_eq!(memory.judges_of(0x0105, PACKET), Reason::OverLimit);
     assert!(memory.ban.get().is_some());

@@ -1,4 +1,4 @@
-//! Held against etherparse, which builds and sums headers by itself.
+//! Tests against etherparse, which builds headers and checksums on its own.
 
 use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TcpOptionElement, TransportHeader};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::{Place, place};
 use super::*;
 
-/// A request, as a client may send it.
+/// Returns a request as a client may send it.
 fn request(is_v6: bool, (said, heard): (u32, u32), has_time: bool, numbers: (u32, u32), payload: &[u8]) -> Vec<u8> {
     let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]).single_vlan(7.try_into().unwrap());
     let ip = if is_v6 { link.ipv6([3; 16], [4; 16], 60) } else { link.ipv4([198, 51, 100, 7], [192, 0, 2, 1], 60) };
@@ -29,7 +29,7 @@ fn bytes<const IP: usize, const OPTIONS: usize>(page: &Page<IP, OPTIONS>) -> Vec
     words.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// What the kernel makes of it: its link's headers as they were, and the page.
+/// Returns the frame that the kernel sends: the link's headers unchanged, and the page.
 fn answered(frame: &[u8], payload_bytes: u32, seconds: u64) -> Option<Vec<u8>> {
     let (at, page) = match place(&frame)? {
         Place::V4(at) => {
