@@ -1,4 +1,4 @@
-//! A browser in the server's namespace: Chromium, by WebDriver. Knows nothing of the page.
+//! A Chromium browser in the server's namespace, driven by WebDriver. Knows nothing about the page.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,32 +13,32 @@ use crate::lab::{HANGS_AFTER, Lab, once, run};
 use crate::site::NAME;
 
 const DRIVER: u16 = 9515;
-/// What WebDriver calls an element.
+/// WebDriver's key for an element's id.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// What WebDriver calls these keys.
+/// WebDriver's code points for keys.
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 
-/// What the browser lacks to be driven.
+/// Returns the reason why no browser can be driven here, or `None`.
 pub fn no_browser() -> Option<String> {
     let is_missing = |program: &&str| Command::new(program).arg("--version").output().is_err();
     let missing = ["chromium", "chromedriver"].into_iter().find(is_missing)?;
     Some(format!("{missing} is missing; `cargo xtask setup` installs it where apt-get has it"))
 }
 
-/// That axe-core is missing.
+/// Returns the reason why axe-core cannot run, or `None`.
 pub fn no_axe() -> Option<String> {
     let path = axe();
     (!path.is_file()).then(|| format!("there is no {}; `cargo xtask setup` fetches it by npm", path.display()))
 }
 
-/// What `RATELIMITD_AXE` names, else where `cargo xtask setup` leaves it.
+/// Returns the path of axe-core: `RATELIMITD_AXE`, or the place where `cargo xtask setup` puts it.
 fn axe() -> PathBuf {
     let usual = || Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("axe-core/axe.min.js");
     std::env::var_os("RATELIMITD_AXE").map_or_else(usual, PathBuf::from)
 }
 
-/// A browser, closed with its driver.
+/// A browser session. Its driver ends on drop.
 pub struct Browser<'a> {
     lab: &'a Lab,
     session: String,
@@ -46,7 +46,7 @@ pub struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    /// Opens one, with a window as wide as a desk's.
+    /// Opens a browser with a window of a desktop's width.
     pub fn start(lab: &'a Lab) -> Self {
         let mut command = lab.command("chromedriver");
         command.arg(format!("--port={DRIVER}")).env("HOME", lab.directory());
@@ -97,23 +97,23 @@ impl<'a> Browser<'a> {
         self.post("/goog/cdp/execute", &json!({ "cmd": cmd, "params": params }))
     }
 
-    /// Goes to an address.
+    /// Navigates to a URL.
     pub fn open(&self, url: &str) {
         assert_eq!(self.post("/url", &json!({ "url": url })), Value::Null);
     }
 
-    /// What a script gives.
+    /// Returns the result of a script.
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until the page says this.
+    /// Waits until the page contains this text.
     pub fn says(&self, text: &str) {
         let page = || self.run("return document.body.innerText").as_str().unwrap_or_default().to_owned();
         assert!(once(|| page().contains(text).then_some(())).is_some(), "{text} is not in {}", page());
     }
 
-    /// Clicks as a user does: on what can be seen.
+    /// Clicks an element as a user does, which fails while the element is not visible.
     pub fn click(&self, selector: &str) {
         let clicked = once(|| {
             let found = self.post("/element", &json!({ "using": "css selector", "value": selector }));
@@ -131,12 +131,12 @@ impl<'a> Browser<'a> {
         assert_eq!(self.post("/actions", &actions), Value::Null);
     }
 
-    /// Presses Enter.
+    /// Presses the Enter key.
     pub fn enter(&self) {
         self.press(ENTER);
     }
 
-    /// Presses Tab until what the selector names has the focus, and sees to it that each focus on the way can be seen.
+    /// Presses Tab until the selected element has the focus. Fails if any focus on the way is not visible.
     pub fn tab_to(&self, selector: &str) {
         const STEPS_MAX: usize = 150;
         let mut way = Vec::new();
@@ -156,7 +156,7 @@ impl<'a> Browser<'a> {
         panic!("Tab does not reach {selector}: {way:#?}");
     }
 
-    /// The page as wide and as high as this, with the colours that the user's system prefers.
+    /// Sets the page's width and height, and the colour scheme that the user's system prefers.
     pub fn looks(&self, [width, height]: [u32; 2], scheme: &str) {
         let screen = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", &screen);
@@ -164,7 +164,7 @@ impl<'a> Browser<'a> {
         self.devtools("Emulation.setEmulatedMedia", &media);
     }
 
-    /// What axe-core has against the page that is serious or critical.
+    /// Returns the serious and critical violations that axe-core finds on the page.
     pub fn violations(&self) -> Value {
         let then = "const done = arguments[arguments.length - 1]; axe.run(document).then((of) => done(of.violations.filter((one) => \
                     ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes.map((node) => node.html)])), \
@@ -173,17 +173,17 @@ impl<'a> Browser<'a> {
         self.post("/execute/async", &json!({ "script": script, "args": [] }))
     }
 
-    /// The cookies that it keeps.
+    /// Returns the cookies that the browser stores.
     pub fn cookies(&self) -> Value {
         self.devtools("Network.getAllCookies", &json!({}))
     }
 
-    /// What the browser has logged.
+    /// Returns the browser's log.
     pub fn log(&self) -> String {
         self.post("/se/log", &json!({ "type": "browser" })).to_string()
     }
 
-    /// Writes what is seen as PNG, and gives its size in bytes.
+    /// Writes a screenshot as PNG, and returns its size in bytes.
     pub fn picture(&self, path: &Path) -> u64 {
         let picture = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
         let encoded = path.with_extension("base64");

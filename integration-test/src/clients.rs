@@ -1,5 +1,5 @@
-//! Random clients of TCP and what they send, segment by segment: what a browser would, what a bad line makes of that,
-//! and what no well-meaning client sends. Knows nothing of what is counted.
+//! Random TCP clients and their segments: what browsers send, what a bad line makes of that, and what only hostile
+//! clients send. Knows nothing about what is counted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,29 +8,29 @@ use std::ops::Range;
 use crate::frames::flag::{ACK, FIN, PSH, RST, SYN};
 use crate::random::Random;
 
-/// A connection: from where, to where, from which port, to which.
+/// Addresses and ports of a connection: source, destination, source port, destination port.
 pub type Name = (IpAddr, IpAddr, u16, u16);
 
-/// What of a segment its connection decides.
+/// Fields of a segment that depend on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Sequence number.
+    /// Sequence number of the first payload byte.
     pub sequence: u32,
-    /// Acknowledgement number, there whatever the flags say.
+    /// Acknowledgement number, present whatever the flags say.
     pub acknowledged: u32,
-    /// Flags.
+    /// TCP flags of the segment.
     pub flags: u8,
-    /// Payload.
+    /// Payload of the segment, maybe empty.
     pub data: Vec<u8>,
 }
 
-/// All connections.
+/// All connections by their addresses and ports.
 #[derive(Debug, Default)]
 pub struct Clients(HashMap<Name, Client>);
 
-/// The longest segment's payload.
+/// Maximum payload of a segment, in bytes.
 const SEGMENT_BYTES_MAX: usize = 1300;
-/// After so many bytes a connection starts again.
+/// Number of bytes after which a connection starts again.
 const STREAM_BYTES_MAX: usize = 1 << 16;
 
 /// One connection, from its client's side.
@@ -39,13 +39,13 @@ struct Client {
     speaks: Speaks,
     /// Sequence number of the stream's first byte.
     first: u32,
-    /// Everything that there is to send so far.
+    /// Bytes generated so far, sent or not.
     stream: Vec<u8>,
-    /// How much of it was sent.
+    /// Number of bytes already sent, or left out.
     sent: usize,
-    /// Left out, and to be sent later.
+    /// Range that was left out, and that may be sent later.
     held: Option<Range<usize>>,
-    /// Acknowledgement number.
+    /// Acknowledgement number of the next segment.
     heard: u32,
 }
 
@@ -53,12 +53,12 @@ struct Client {
 enum Speaks {
     Http1,
     Tls,
-    /// Anything else.
+    /// Random bytes of no protocol.
     Bytes,
 }
 
 impl Clients {
-    /// What the client of this connection sends next.
+    /// Returns the next segment of this connection's client.
     pub fn next(&mut self, name: Name, random: &mut Random) -> Sent {
         let is_reset = random.one_in(60);
         let client = self.0.entry(name).or_insert_with(|| Client::new(random));
@@ -75,7 +75,7 @@ impl Clients {
 
 impl Client {
     fn new(random: &mut Random) -> Self {
-        // Some begin shortly before their numbers start over.
+        // Some start shortly before their sequence numbers wrap.
         let number = |random: &mut Random| {
             let any = random.word().to_le_bytes();
             let number = u32::from_le_bytes([any[0], any[1], any[2], any[3]]);
@@ -90,7 +90,7 @@ impl Client {
         client
     }
 
-    /// The connection's first segment, one before the stream's first byte. Some have data.
+    /// Returns the connection's SYN, with the sequence number before the stream's first byte. Some SYNs carry data.
     fn syn(&mut self, random: &mut Random) -> Sent {
         let mut data = Vec::new();
         if random.one_in(6) {
@@ -106,20 +106,20 @@ impl Client {
             self.hear(random);
         }
         match random.below(40) {
-            // Sent again, whole or in other parts.
+            // A retransmission, whole or in other parts.
             0..=3 if self.sent > 0 => {
                 let start = self.sent - 1 - random.index(self.sent.min(2 * SEGMENT_BYTES_MAX));
                 let end = (start + 1 + random.index(SEGMENT_BYTES_MAX)).min(self.sent);
                 self.segment(start..end, random)
             }
-            // Sent again with what is new behind it.
+            // A retransmission with new data behind it.
             4..=5 if self.sent > 0 => {
                 let back = 1 + random.index(self.sent.min(100));
                 let new = self.fresh(random);
                 self.sent = new.end;
                 self.segment(new.start - back..new.end, random)
             }
-            // Left out, for now or for good.
+            // A segment that is left out, for now or for good.
             6..=8 if self.held.is_none() => {
                 let late = self.fresh(random);
                 self.sent = late.end;
@@ -128,7 +128,7 @@ impl Client {
             }
             9..=15 if self.held.is_some() => {
                 let late = self.held.take().unwrap_or(0..0);
-                // Some come in two parts.
+                // Some arrive in two parts.
                 if late.len() > 1 && random.one_in(3) {
                     let cut = late.start + 1 + random.index(late.len() - 1);
                     self.held = Some(cut..late.end);
@@ -137,10 +137,10 @@ impl Client {
                     self.segment(late, random)
                 }
             }
-            // No data, or one byte before what comes next, as keep-alives have it.
+            // No data, or one byte before the next one, as keep-alives send it.
             16..=19 => self.segment(self.sent..self.sent, random),
             20 if self.sent > 0 => self.segment(self.sent - 1..self.sent, random),
-            // Far from all else, as nobody sends who wants to be understood.
+            // A sequence number far from the others, which no client with good intentions sends.
             21 => {
                 let mut far = self.segment_of(b"GET / HTTP/1.1\r\n\r\n".to_vec(), self.sent, random);
                 far.sequence = far.sequence.wrapping_add(random.of(&[
@@ -168,14 +168,14 @@ impl Client {
         }
     }
 
-    /// What comes next in the stream.
+    /// Returns the next segment of the stream.
     fn send(&mut self, random: &mut Random) -> Sent {
         let range = self.fresh(random);
         self.sent = range.end;
         self.segment(range, random)
     }
 
-    /// A piece of the stream that was not sent yet. Mostly whole messages, as long as they fit.
+    /// Returns the range of the next unsent bytes: mostly whole messages, as far as they fit.
     fn fresh(&mut self, random: &mut Random) -> Range<usize> {
         if self.sent == self.stream.len() {
             let message = message(self.speaks, random);
@@ -186,20 +186,21 @@ impl Client {
         self.sent..self.sent + len.min(SEGMENT_BYTES_MAX)
     }
 
-    /// Some of the server's answer, or the whole.
+    /// Acknowledges the server's answer, partly or completely.
     fn hear(&mut self, random: &mut Random) {
-        // Beside what is no answer (`100 Continue`, clear and in a record; two session tickets), and more.
+        // Sizes around those of what is no answer (`100 Continue`, clear and in a record; two session tickets), and
+        // more.
         let bytes = random.of(&[
             1, 24, 25, 26, 46, 47, 48, 200, 239, 240, 290, 479, 480, 580, 581, 699, 700, 701, 1448, 16_383, 16_384,
             60_000,
         ]);
         self.heard = self.heard.wrapping_add(bytes);
         if random.one_in(40) {
-            // Less than it has heard before, as a segment that was overtaken says it.
+            // Less than before, as a segment that was overtaken has it.
             self.heard = self.heard.wrapping_sub(2 * bytes);
         }
         if random.one_in(100) {
-            // Far less, or far more: nobody hears as much at once, but anybody may say so.
+            // Far less, or far more. Nobody receives that much at once, but anybody may claim so.
             let far = random.of(&[(1 << 23) - 1, 1 << 23, (1 << 23) + 1, (1 << 23) + 2, 1 << 30, 1 << 31, 3 << 30]);
             self.heard = self.heard.wrapping_sub(far);
         }
@@ -215,7 +216,7 @@ impl Client {
     }
 }
 
-/// What a client sends in one go, while it waits for nothing.
+/// Returns what a client sends without waiting for an answer.
 fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
     match speaks {
         Speaks::Http1 if random.one_in(8) => web_socket(random),
@@ -229,12 +230,12 @@ fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// A body that is about requests: behind a line's end, behind an empty line. Not all of it is lines, of which a search
-/// takes so many at most.
+/// Body with text of requests, behind a line end and behind an empty line. Not all of this text is lines, because a
+/// search looks at a limited number of them.
 const TEXT_OF_REQUESTS: &[u8] =
     b"\r\nGET / HTTP/1.1\r\nHost: one-of-several-that-are-served.example.org\r\n\r\nGET / HTTP/1.1";
 
-/// One request or several, some with a body, a few of them broken.
+/// Returns one request or several, some with a body, a few of them malformed.
 fn http1(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.of(&[1, 1, 1, 1, 2, 3, 12]) {
@@ -254,12 +255,12 @@ fn http1(random: &mut Random) -> Vec<u8> {
             "MKCALENDAR",
             "PROPFIND",
         ]);
-        // Some servers take the longer ones, and none the others.
+        // Some servers accept the longer versions; none accept the other malformed ones.
         let version = random.of(&["1.1", "1.1", "1.1", "1.1", "1.0", "2.0", "1.1  ", "1.01", "1.1x", "11", "a.html"]);
         let protocol = random.of(&["HTTP", "HTTP", "HTTP", "http", "HTTQ"]);
         let end = random.of(&["\r\n", "\r\n", "\r\n", "\n"]);
         if random.one_in(12) {
-            // Servers skip it.
+            // An empty line, which servers skip.
             bytes.extend(end.bytes());
         }
         bytes.extend(format!("{method} /{} {protocol}/{version}{end}", "a".repeat(random.index(60))).bytes());
@@ -278,14 +279,14 @@ fn http1(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A frame of a web socket, or nearly one.
+/// Returns a WebSocket frame, or nearly one.
 fn web_socket(random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![random.of(&[0x81, 0x82, 0x88, 0xc1, 0xa1, 0x83]), random.of(&[0x84, 0x84, 0x04])];
     bytes.resize(random.of(&[5, 6, 10]), b'm');
     bytes
 }
 
-/// One record of TLS: its type and what is in it, which nobody reads.
+/// Returns one TLS record of this type with placeholder content, which nobody parses.
 fn record(kind: u8, bytes: usize) -> Vec<u8> {
     let len = u16::try_from(bytes).expect("a record of at most 16 KB").to_be_bytes();
     let mut record = vec![kind, 3, 3, len[0], len[1]];
@@ -298,10 +299,11 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
-/// The protocols that a hello offers, HTTP/2 among them.
+/// Protocols that a ClientHello offers, HTTP/2 among them.
 const OFFER_OF_HTTP2: &[u8] = b"\x02h2\x08http/1.1";
 
-/// A client's hello, and what it sends before its first request: by TLS 1.2, by 1.3, or what is neither.
+/// Returns what a client sends before its first request: a ClientHello and the rest of a TLS 1.2 or 1.3 handshake, or
+/// something that is neither.
 fn tls_start(random: &mut Random) -> Vec<u8> {
     let mut bytes = record(HANDSHAKE, 200 + random.index(400));
     if random.one_in(2) {
@@ -311,7 +313,7 @@ fn tls_start(random: &mut Random) -> Vec<u8> {
         bytes.extend(record(CHANGE_CIPHER_SPEC, 1));
     }
     if random.one_in(6) {
-        // A certificate, and the proof of it.
+        // A certificate and its CertificateVerify.
         bytes.extend(record(APPLICATION_DATA, 725));
         bytes.extend(record(APPLICATION_DATA, 281));
     }
@@ -331,7 +333,7 @@ fn tls_start(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Records of application data, now and then of another type or of none.
+/// Returns records of application data; a few have another type or none.
 fn tls(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.of(&[1, 1, 1, 2, 4]) {
@@ -348,8 +350,8 @@ fn tls(random: &mut Random) -> Vec<u8> {
             0,
         ]);
         let at_most = random.of(&[1, 120, 120, 600, 600, 16_384]);
-        // An alert of TLS 1.3 and what is nearly one; frames of HTTP/2's control, one or two, by the ciphers of TLS
-        // 1.3 and by others; its shortest headers, and several of them in one record.
+        // An alert of TLS 1.3 and nearly one; one or two HTTP/2 control frames with the ciphers of TLS 1.3 and with
+        // others; the shortest HTTP/2 headers, and several of them in one record.
         let short = random.of(&[18, 19, 19, 20, 26, 26, 27, 30, 31, 33, 34, 37, 38, 41, 43, 44, 45, 50, 59, 87, 157]);
         bytes.extend(record(kind, if at_most == 1 { short } else { 20 + random.index(at_most) }));
     }

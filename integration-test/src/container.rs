@@ -1,7 +1,7 @@
-//! The image in a container, as a node of a cluster runs it: its layer unpacked, confined as a manifest says, by crun.
+//! The image in a container, as a cluster's node runs it: its layers unpacked, confined as a manifest says, by crun.
 //!
-//! Does what the kubelet and a container runtime do: volumes become mounts, a ConfigMap a directory of links. Knows the
-//! layout of images and the runtime's configuration; knows nothing of the program.
+//! Does the work of the kubelet and a container runtime: volumes become mounts, a ConfigMap becomes a directory of
+//! links. Knows the layout of images and the runtime's configuration, and knows nothing about the program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,11 +19,11 @@ use sha2::{Digest as _, Sha256};
 use crate::lab::{HANGS_AFTER, Lab, once, run};
 use crate::manifests;
 
-/// Names the image, as `cargo xtask test` makes it.
+/// Environment variable with the image's path, set by `cargo xtask test`.
 const IMAGE: &str = "RATELIMITD_IMAGE";
-/// Where `cargo xtask setup` unpacks a runtime, below `target`.
+/// Path below `target` at which `cargo xtask setup` unpacks a runtime.
 const UNPACKED: &str = "kernels/crun/usr/bin/crun";
-/// What runtimes hide of /proc and /sys, and what nobody may write there.
+/// Paths of /proc and /sys that runtimes hide, and those that they make read-only.
 const MASKED: [&str; 7] = [
     "/proc/acpi",
     "/proc/kcore",
@@ -35,7 +35,7 @@ const MASKED: [&str; 7] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Why no container can be run; none where it can.
+/// Returns the reason why no container can be run, or `None`.
 pub fn obstacle() -> Option<String> {
     if std::env::var_os(IMAGE).is_none() {
         return Some(format!("{IMAGE} names no image: `cargo xtask test` makes one"));
@@ -50,15 +50,15 @@ fn crun() -> Option<PathBuf> {
     named.into_iter().chain([target]).chain(system).find(|path| path.is_file())
 }
 
-/// An image, unpacked.
+/// An image with its layers unpacked into a directory.
 pub struct Image {
     directory: tempfile::TempDir,
-    /// What the image says of itself: `Entrypoint`, `Env`, `Labels`.
+    /// The image's own configuration: `Entrypoint`, `Env`, `Labels`.
     pub config: Value,
 }
 
 impl Image {
-    /// The one that the tests are told of. Each of its parts is held to its digest.
+    /// Unpacks the image that `RATELIMITD_IMAGE` names, and checks each blob against its digest.
     pub fn under_test() -> Self {
         let archive = std::env::var_os(IMAGE).expect("an image");
         let blobs = members(&fs::read(archive).expect("the image is read"));
@@ -82,7 +82,7 @@ impl Image {
         Self { directory, config: about["config"].clone() }
     }
 
-    /// Its files, as the container sees them.
+    /// Returns the directory with the image's files, the container's root.
     pub fn root(&self) -> PathBuf {
         self.directory.path().join("rootfs")
     }
@@ -114,23 +114,23 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// A node of a cluster: the server of a laboratory, and a directory that stands for the host's.
+/// A cluster's node: the server of a laboratory, and a directory that stands for the host's file system.
 pub struct Node<'a> {
     lab: &'a Lab,
     image: &'a Image,
-    /// What the file of the ConfigMap says there.
+    /// Text of the ConfigMap's file.
     config: String,
-    /// What the runtime refuses besides: a list of system calls as the runtime's configuration has it.
+    /// Seccomp section of the runtime's configuration, if system calls are to be refused.
     pub seccomp: Option<Value>,
 }
 
 impl<'a> Node<'a> {
-    /// A node whose ConfigMap has this file.
+    /// Returns a node with a ConfigMap that has a file with this text.
     pub const fn new(lab: &'a Lab, image: &'a Image, config: String) -> Self {
         Self { lab, image, config, seccomp: None }
     }
 
-    /// A path of the host, as a manifest names it.
+    /// Returns the path that stands for a path on the host in a manifest.
     pub fn host(&self, path: &str) -> PathBuf {
         if path == "/sys/fs/bpf" {
             return self.lab.pins().parent().expect("pins lie in a file system").to_owned();
@@ -138,7 +138,8 @@ impl<'a> Node<'a> {
         self.lab.directory().join("host").join(path.trim_start_matches('/'))
     }
 
-    /// Starts a container of a pod. `root` has the files of another image than ours.
+    /// Starts a container of a pod. `root` is the directory of another image's files, if the container uses another
+    /// image.
     pub fn start(&self, pod: &Value, name: &str, root: Option<&Path>) -> Container {
         let container = manifests::container(pod, name);
         let bundle = tempfile::tempdir().expect("a directory");
@@ -154,7 +155,7 @@ impl<'a> Node<'a> {
         Container::start(bundle)
     }
 
-    /// Gives the file of the ConfigMap another text: as the kubelet does it, by one rename of a link.
+    /// Replaces the text of the ConfigMap's file as the kubelet does, by one rename of a link.
     pub fn change_config(&mut self, container: &Container, config: String) {
         self.config = config;
         self.write_config(&container.bundle.path().join("config"));
@@ -173,7 +174,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A mount of the runtime's configuration, of one of the manifest and its volume.
+    /// Returns the runtime's mount for a manifest's mount and its volume.
     fn mount(&self, mount: &Value, volume: &Value, bundle: &Path) -> Value {
         let made = |path: PathBuf, mode: u32| {
             fs::create_dir_all(&path).expect("a directory");
@@ -210,7 +211,7 @@ impl<'a> Node<'a> {
         assert_eq!(confined["privileged"], false);
         let capabilities = manifests::capabilities(container);
         let of_image = |key: &str| self.image.config[key].clone();
-        // A manifest's command takes the place of both of the image's, its arguments that of the second.
+        // A manifest's command replaces both the image's Entrypoint and Cmd; its arguments replace Cmd only.
         let mut args = manifests::texts(&container["command"]);
         let (entry, cmd) = (of_image("Entrypoint"), of_image("Cmd"));
         if args.is_empty() {
@@ -258,7 +259,7 @@ impl<'a> Node<'a> {
 pub struct Container {
     bundle: tempfile::TempDir,
     id: String,
-    /// The runtime, which ends with it and passes its output on.
+    /// The runtime's process, which ends with the container and forwards its output.
     pub child: Child,
 }
 
@@ -272,20 +273,20 @@ impl Container {
         Self { bundle, id, child }
     }
 
-    /// Runs a command in it to its end, as `kubectl exec` and probes do.
+    /// Runs a command in the container to its end, as `kubectl exec` and probes do.
     pub fn exec(&self, args: &[&str]) -> Output {
         let mut command = runtime(self.bundle.path());
         command.args(["exec", &self.id]).args(args);
         run(command)
     }
 
-    /// Returns once a probe's command ends well.
+    /// Waits until a probe's command succeeds.
     pub fn wait_for(&self, probe: &[&str]) {
         let passed = once(|| (self.exec(probe).code() == 0).then_some(()));
         passed.unwrap_or_else(|| panic!("{probe:?} fails: {}", self.child.stderr()));
     }
 
-    /// Ends it as the kubelet would, and gives its exit code.
+    /// Stops the container as the kubelet does, with this signal, and returns its exit code.
     pub fn stop(mut self, signal: Signal) -> i32 {
         let mut command = runtime(self.bundle.path());
         command.args(["kill", &self.id, signal.as_str().trim_start_matches("SIG")]);
@@ -294,13 +295,13 @@ impl Container {
         self.child.wait(HANGS_AFTER).expect("it ends").code().unwrap_or(-1)
     }
 
-    /// Waits until it ends by itself, and gives its exit code and what it said.
+    /// Waits until the container ends by itself, and returns its exit code and standard error.
     pub fn end(mut self) -> (i32, String) {
         let code = self.child.wait(HANGS_AFTER).expect("it ends").code().unwrap_or(-1);
         (code, self.child.stderr())
     }
 
-    /// A field of what the kernel says of its first process.
+    /// Returns a field of `/proc/PID/status` for the container's first process.
     pub fn status(&self, field: &str) -> String {
         let text = self.exec_state();
         let pid = text["pid"].as_u64().expect("a process");
@@ -320,16 +321,16 @@ impl Drop for Container {
     fn drop(&mut self) {
         let mut command = runtime(self.bundle.path());
         command.args(["delete", "--force", &self.id]);
-        // Of one that has ended there is nothing to remove.
+        // A container that has ended leaves nothing to remove.
         let _gone = command.output();
     }
 }
 
-/// Where a machine that has both kinds of cgroups has the second, beside the first.
+/// Mount point of cgroup v2 on a machine that also has cgroup v1.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-/// crun, with what it knows of containers in the bundle, and no cgroups. It refuses a machine that has both kinds of them:
-/// there it sees the second kind alone.
+/// Returns a command for crun with its state in the bundle and without cgroups. crun refuses a machine with both kinds
+/// of cgroups, so the command shows crun only cgroup v2 there.
 fn runtime(bundle: &Path) -> Command {
     let program = crun().expect("crun");
     let mut command = if Path::new(UNIFIED).is_dir() {
@@ -340,7 +341,7 @@ fn runtime(bundle: &Path) -> Command {
     } else {
         Command::new(&program)
     };
-    // The libraries of an unpacked one lie beside it.
+    // An unpacked crun has its libraries next to it.
     let root = program.ancestors().nth(3).filter(|root| root.ends_with("crun"));
     if let Some(root) = root {
         let triple = format!("{}-linux-gnu", std::env::consts::ARCH);

@@ -1,4 +1,4 @@
-//! What the program alone costs a packet: the rows, and what goes before the packet that is timed.
+//! Rows of the cost benchmark for the program alone, and what is sent before the packet that is timed.
 
 pub mod conversations;
 pub mod rows;

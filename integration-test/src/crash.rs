@@ -1,8 +1,8 @@
-//! A daemon that is killed at a crash point, the traffic meanwhile, and what must hold then and after the next start.
+//! A daemon that is killed at a crash point, the traffic meanwhile, and the checks then and after the next start.
 //!
-//! Knows the command line, the JSON of commands and raw frames: `acts` is what is killed in the middle, `moves` are starts
-//! over the pins of another layout, `ears` is what comes through the limiter, `policies` are two configurations and how
-//! frames tell them apart.
+//! Knows the command line, the JSON output and raw frames. `acts` has the operations that are interrupted, and `moves`
+//! the starts over the pins of another layout. `ears` counts the frames that pass. `policies` has two configurations
+//! and the frames that tell them apart.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,39 +27,39 @@ pub mod moves;
 pub mod policies;
 
 const WORKS: &str = "what a test needs works";
-/// Denied by every configuration.
+/// Source that every configuration denies.
 pub const DENIED: [u8; 4] = [192, 0, 2, 66];
-/// Denied by a command, before the first run.
+/// Source that a command denies before the first run.
 pub const DENIED_BY_COMMAND: [u8; 4] = [172, 20, 0, 9];
-/// Allowed by a command, before the first run.
+/// Source that a command allows before the first run.
 pub const ALLOWED_BY_COMMAND: [u8; 4] = [172, 21, 0, 9];
-/// Frames of who is to exceed the limit of the rule `web`.
+/// Number of frames of a source that is to exceed the limit of the rule `web`.
 const OVER: u64 = WEB_MAX + 5;
 
-/// What is sent while the daemon is killed.
+/// Traffic while the daemon is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Nothing.
+    /// No traffic at all.
     Idle,
-    /// One source over its limit, one within it, one denied.
+    /// One source over its limit, one within it and one denied.
     Two,
-    /// These, a banned one, a denied prefix, and thousands of others.
+    /// The sources of [`Load::Two`], a banned one, a denied prefix, and thousands of others.
     Flood,
 }
 
 impl Load {
-    /// Each of them.
+    /// Every kind of load.
     pub const ALL: [Self; 3] = [Self::Idle, Self::Two, Self::Flood];
 }
 
-/// A point, and what reaches it.
+/// A crash point, and the operation that reaches it.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Where it is killed.
+    /// Point at which the daemon is killed.
     pub point: Point,
-    /// How often it passes that before.
+    /// Number of times that the daemon passes the point before it is killed.
     pub passes: u32,
-    /// In the middle of what.
+    /// Operation that the kill interrupts.
     pub act: Act,
 }
 
@@ -71,16 +71,16 @@ impl fmt::Display for Case {
     }
 }
 
-/// The sources of one run, which no other has.
+/// Sources that are used in one run only.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast {
-    /// Sends less than its limit, until the end.
+    /// Source that sends less than its limit until the end.
     pub within: [u8; 4],
-    /// Is over its limit from the beginning.
+    /// Source that is over its limit from the beginning.
     pub offender: [u8; 4],
-    /// Is banned from the beginning.
+    /// Source that is banned from the beginning.
     pub banned: [u8; 4],
-    /// Whom commands deny, allow, and free of that.
+    /// Source that the run's commands deny, allow and unblock.
     pub named: [u8; 4],
 }
 
@@ -96,17 +96,17 @@ impl Cast {
     }
 }
 
-/// Where runs take place, one after the other.
+/// Laboratory for one run after another.
 pub struct Ground {
-    /// The namespaces.
+    /// Namespaces of the laboratory.
     pub lab: Lab,
-    /// What comes through.
+    /// Counter of the frames that pass the limiter.
     pub ears: Ears,
-    /// What the daemon's own file says.
+    /// Configuration that the daemon's own file has.
     pub letter: Letter,
     daemon: Option<Daemon>,
     runs: u16,
-    /// Files of pins of a daemon on one interface.
+    /// Names of the pinned files of a daemon on one interface.
     pins: BTreeSet<String>,
 }
 
@@ -117,7 +117,7 @@ impl Default for Ground {
 }
 
 impl Ground {
-    /// With a daemon that runs.
+    /// Creates a laboratory with a running daemon.
     pub fn new() -> Self {
         let lab = Lab::quiet();
         lab.connect_second_ends();
@@ -129,7 +129,8 @@ impl Ground {
         ground
     }
 
-    /// Begins with nothing of before, and the entries of every run.
+    /// Restores the initial state: no state of earlier runs, a running daemon, and the commands that every run relies
+    /// on.
     pub fn begin(&mut self) {
         self.remove();
         let _may_be_there = fs::remove_dir_all(self.lab.directory().join("state"));
@@ -151,22 +152,22 @@ impl Ground {
         self.lab.directory().join("crash-point")
     }
 
-    /// The daemon's own configuration.
+    /// Returns the path of the daemon's own configuration.
     pub fn file(&self) -> PathBuf {
         self.lab.directory().join("ratelimitd.toml")
     }
 
-    /// Another one, to try.
+    /// Returns the path of another configuration, to be tried.
     pub fn other_file(&self) -> PathBuf {
         self.lab.directory().join("other.toml")
     }
 
-    /// Writes the daemon's own.
+    /// Writes the daemon's own configuration.
     pub fn write(&self, letter: Letter, on_exit: &str, interfaces: &[&str]) {
         fs::write(self.file(), config(letter, on_exit, interfaces, &self.lab.socket())).expect(WORKS);
     }
 
-    /// Writes the other one.
+    /// Writes the other configuration.
     pub fn write_other(&self, letter: Letter) {
         fs::write(self.other_file(), config(letter, "keep", &["s0"], &self.lab.socket())).expect(WORKS);
     }
@@ -177,7 +178,7 @@ impl Ground {
         command
     }
 
-    /// Starts the daemon; returns once it is ready.
+    /// Starts the daemon, and returns once it is ready.
     pub fn start(&mut self) {
         let child = Child::start(self.command()).expect(WORKS);
         if let Err(error) = child.wait_for_line("ratelimitd: ready", HANGS_AFTER) {
@@ -186,7 +187,7 @@ impl Ground {
         self.daemon = Some(Daemon { child });
     }
 
-    /// Starts one that is killed before it is ready, or at that moment.
+    /// Starts a daemon that is killed before it is ready, or at that moment.
     pub fn start_to_die(&mut self) {
         self.daemon = Some(Daemon { child: Child::start(self.command()).expect(WORKS) });
     }
@@ -203,14 +204,14 @@ impl Ground {
         self.daemon.as_ref().expect("it runs").child.signal(signal).expect(WORKS);
     }
 
-    /// A command that must succeed; what it prints.
+    /// Runs a command that must succeed, and returns its output.
     pub fn must(&self, args: &[&str]) -> String {
         let output = self.lab.ratelimitd(args);
         assert_eq!(output.code(), 0, "{args:?}: {}{}", output.stdout, output.stderr);
         output.stdout
     }
 
-    /// The same as JSON.
+    /// Runs a command that must succeed with `--json`, and returns its output.
     pub fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.must(&[args, &["--json"]].concat())).expect("it prints JSON")
     }
@@ -219,13 +220,13 @@ impl Ground {
         ratelimit_crash::arm(&self.point_file(), point, passes).expect(WORKS);
     }
 
-    /// Kills the daemon, and takes its filter off with all that it has pinned.
+    /// Kills the daemon, and detaches its filter with everything that it has pinned.
     fn remove(&mut self) {
         self.kill();
         let _nothing_is_there = self.lab.ratelimitd(&["detach"]);
     }
 
-    /// Waits until the daemon was killed by itself, at the point.
+    /// Waits until the daemon was killed at this point.
     fn await_death(&mut self, point: Point) {
         let mut daemon = self.daemon.take().expect("it runs");
         let status = daemon.child.wait(HANGS_AFTER);
@@ -235,7 +236,7 @@ impl Ground {
         assert!(is_reached && status.signal() == Some(Signal::SIGKILL as i32), "it ends by {status}:\n{said}");
     }
 
-    /// The files of pins, each with its version.
+    /// Returns the pinned files by name, each with its layout's version.
     fn pinned(&self) -> BTreeSet<String> {
         let of = |version: String| {
             let names = names_in(&self.lab.pins().join(&version)).into_iter();
@@ -244,14 +245,14 @@ impl Ground {
         names_in(&self.lab.pins()).into_iter().flat_map(of).collect()
     }
 
-    /// One run: kills the daemon in the middle of an act, starts it again, and panics with what does not hold.
+    /// Performs one run: interrupts an operation by a kill, starts the daemon again, and panics if a check fails.
     pub fn run(&mut self, case: Case, load: Load) {
         let Case { point, passes, act } = case;
         self.runs += 1;
         let cast = Cast::of(self.runs);
         act.prepare(self, cast);
         let before = self.letter;
-        // Their windows and their ban are there before.
+        // Creates their windows and the ban beforehand.
         self.assert_passing(cast.within, 80, 3, 3);
         self.assert_passing(cast.offender, 80, OVER, WEB_MAX);
         self.assert_passing(cast.banned, 82, 4, 2);
@@ -307,7 +308,7 @@ impl Ground {
         assert_eq!(self.ears.judge(), Judged::by(self.letter), "after all");
     }
 
-    /// So many frames of a source to a port, of which so many come through.
+    /// Sends `sent` frames of a source to a port, and asserts that `passing` of them pass.
     pub fn assert_passing(&self, source: [u8; 4], port: u16, sent: u64, passing: u64) {
         let before = self.ears.heard(source, port);
         self.ears.send(source, port, sent);
@@ -316,7 +317,7 @@ impl Ground {
         assert_eq!(heard, passing, "of {sent} frames of {source:?} to port {port}");
     }
 
-    /// No file of what was being written.
+    /// Asserts that no temporary file of an interrupted write is left.
     fn assert_nothing_is_left(&self) {
         let directory = self.lab.directory();
         let files = names_in(directory).into_iter().chain(names_in(&directory.join("state")));
@@ -324,7 +325,7 @@ impl Ground {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// The word for a source in `list`; nothing where it has none.
+    /// Returns a source's state in `list`, or `None` if it is not listed.
     pub fn listed(&self, source: [u8; 4]) -> Option<String> {
         let source = word(source);
         let list = self.json(&["list"]);
@@ -339,7 +340,7 @@ impl Drop for Ground {
     }
 }
 
-/// `192.0.2.66`
+/// Returns a source as text, such as `192.0.2.66`.
 pub fn word(source: [u8; 4]) -> String {
     std::net::Ipv4Addr::from(source).to_string()
 }

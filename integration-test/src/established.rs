@@ -1,8 +1,8 @@
-//! A real connection of two sockets, and its client's segments as frames: so that a program that asks the server's
-//! socket is answered.
+//! A real connection between two sockets, and its client's segments as frames, so that the program finds the server's
+//! socket.
 //!
-//! A frame is what the client sends next; it is not sent. What really goes from one socket to the other is said by
-//! both by name.
+//! A frame is the client's next segment, built but not sent. [`says`](Established::says) and
+//! [`hears`](Established::hears) really send data from one socket to the other.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::frames::{IPV4, Segment, V4, frame};
 use crate::numbers;
 
 const WITHIN: Duration = Duration::from_secs(5);
-/// An Ethernet header is before the IPv4 header, and this is where that has its destination.
+/// Offset of the IPv4 destination, behind an Ethernet header.
 const DESTINATION_AT: usize = 14 + 16;
 
 /// An open connection over IPv4.
@@ -25,17 +25,17 @@ pub struct Established {
     server: TcpStream,
     from: Ipv4Addr,
     to: Ipv4Addr,
-    /// The client's port.
+    /// Port of the client.
     pub source_port: u16,
     port: u16,
-    /// The number of the byte that the client sends next.
+    /// Sequence number of the byte that the client sends next.
     pub sequence: u32,
-    /// The number of the byte that it receives next.
+    /// Sequence number of the byte that the client receives next.
     pub acknowledged: u32,
 }
 
 impl Established {
-    /// One over the loopback interface of the calling thread's namespace, to this port.
+    /// Opens a connection to this port over the loopback interface of the calling thread's namespace.
     pub fn on_loopback(port: u16) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("listen on {port}"))?;
         let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("connect to {port}"))?;
@@ -43,7 +43,7 @@ impl Established {
         Self::between(client, server)
     }
 
-    /// Of the sockets of its two ends.
+    /// Creates a connection from the sockets of its two ends.
     pub fn between(client: TcpStream, server: TcpStream) -> Result<Self> {
         for stream in [&client, &server] {
             stream.set_read_timeout(Some(WITHIN)).context("set a time limit")?;
@@ -59,12 +59,12 @@ impl Established {
         Ok(Self { client, server, from, to, source_port, port, sequence, acknowledged })
     }
 
-    /// Has the server take so many bytes more than it has.
+    /// Widens the server's window to `bytes` more than the server has received.
     pub fn widen(&self, bytes: u32) -> Result<()> {
         numbers::widen(&self.server, bytes).context("widen the server's window")
     }
 
-    /// The client's next segment.
+    /// Returns the client's next segment as a frame.
     pub fn frame(&self, data: &[u8]) -> Vec<u8> {
         let flags = if data.is_empty() { ACK } else { ACK | PSH };
         let segment = Segment {
@@ -75,12 +75,12 @@ impl Established {
             ..Segment::to(self.port, flags)
         };
         let mut frame = frame(IPV4, V4 { source: self.from.octets(), ..V4::of(TCP) }.around(segment.bytes()));
-        // Nobody looks at the checksum: who sends the frame writes it anew.
+        // The checksum is left as it is: whoever sends the frame writes it anew.
         frame[DESTINATION_AT..DESTINATION_AT + 4].copy_from_slice(&self.to.octets());
         frame
     }
 
-    /// The client sends this, and the server has it.
+    /// Sends data from the client, and waits until the server has received it.
     pub fn says(&mut self, data: &[u8]) -> Result<()> {
         self.client.write_all(data).context("send what the client says")?;
         receive(&mut self.server, data.len()).context("receive what the client says")?;
@@ -88,7 +88,7 @@ impl Established {
         Ok(())
     }
 
-    /// The server sends this, and the client has it.
+    /// Sends data from the server, and waits until the client has received it.
     pub fn hears(&mut self, data: &[u8]) -> Result<()> {
         self.server.write_all(data).context("send what the server says")?;
         receive(&mut self.client, data.len()).context("receive what the server says")?;

@@ -1,4 +1,4 @@
-//! A fail2ban of the distribution with jails, log files, socket and database of its own, in a laboratory's namespace.
+//! The distribution's fail2ban with its own jails, log files, socket and database, in a laboratory's namespace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use netlab::{Child, Output};
 
 use crate::lab::{Lab, binary, run};
 
-/// Where `cargo xtask setup` unpacks it, below `target`.
+/// Path below `target` at which `cargo xtask setup` unpacks fail2ban.
 const UNPACKED: &str = "kernels/fail2ban";
-/// Where the package has its module and programs.
+/// Path of the Python module within the package.
 const MODULE: &str = "usr/lib/python3/dist-packages";
-/// The action that is shipped.
+/// The shipped action, relative to this crate.
 const ACTION: &str = "../dist/fail2ban/action.d/ratelimitd.conf";
 
-/// A running fail2ban; ends on drop.
+/// A running fail2ban, stopped on drop.
 pub struct Fail2ban<'a> {
     lab: &'a Lab,
     root: PathBuf,
@@ -23,7 +23,7 @@ pub struct Fail2ban<'a> {
     _server: Child,
 }
 
-/// Why there is none; none where there is one.
+/// Returns the reason why there is no fail2ban, or `None`.
 pub fn missing() -> Option<String> {
     root().is_none().then(|| "there is no fail2ban: `cargo xtask setup` unpacks one".to_owned())
 }
@@ -35,12 +35,12 @@ fn root() -> Option<PathBuf> {
 }
 
 impl<'a> Fail2ban<'a> {
-    /// Starts one with these jails: a name, and how long it bans in seconds.
+    /// Starts fail2ban with these jails: a name and the duration of bans in seconds.
     pub fn start(lab: &'a Lab, jails: &[(&str, i64)]) -> Self {
         Self::start_with(lab, jails, "")
     }
 
-    /// The same with further lines for every jail.
+    /// Starts fail2ban with these jails and with further configuration lines for every jail.
     pub fn start_with(lab: &'a Lab, jails: &[(&str, i64)], lines: &str) -> Self {
         let root = root().expect("fail2ban");
         let directory = lab.directory().join("fail2ban");
@@ -82,20 +82,20 @@ impl<'a> Fail2ban<'a> {
         started
     }
 
-    /// What `fail2ban-client` makes of a command.
+    /// Returns the output of `fail2ban-client` for a command.
     pub fn client(&self, args: &[&str]) -> Output {
         let mut command = command(self.lab, &self.root, &self.directory, "fail2ban-client");
         command.args(args);
         run(command)
     }
 
-    /// Bans, or unbans, by hand: `banip`, `unbanip`.
+    /// Runs a command on a jail by hand, such as `banip` or `unbanip`.
     pub fn set(&self, jail: &str, what: &str, address: &str) {
         let said = self.client(&["set", jail, what, address]);
         assert_eq!(said.code(), 0, "{}{}", said.stdout, self.log());
     }
 
-    /// Has the jail's log tell of two failures.
+    /// Writes two failures of an address to a jail's log.
     pub fn fail(&self, jail: &str, address: &str) {
         let mut date = Command::new("date");
         date.arg("+%Y-%m-%d %H:%M:%S");
@@ -105,7 +105,7 @@ impl<'a> Fail2ban<'a> {
         fs::write(&path, format!("{before}{now} refused {address}\n{now} refused {address}\n")).expect("the log file");
     }
 
-    /// Its own log.
+    /// Returns fail2ban's own log, empty if there is none.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.join("f2b.log")).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The fake datapath, driven with the frames that the real program gets, and what both can be asked.
+//! The fake datapath, driven with the frames that the real program gets, and functions that query both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +11,10 @@ use ratelimit_policy::desired::{Limit, Policy, WindowForm};
 
 use crate::program::{TEN_O_CLOCK, Verdict, tallies};
 
-/// By which all frames come.
+/// Interface that receives all frames.
 const INTERFACE: &str = "lo";
 
-/// A fake that is attached to one interface.
+/// A fake datapath that is attached to one interface.
 pub struct Fake {
     datapath: FakeDatapath,
     kernel: FakeKernel,
@@ -22,7 +22,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// With this policy, at ten o'clock.
+    /// Creates a fake with this policy, at ten o'clock.
     pub fn new(policy: &Policy) -> Self {
         let (datapath, kernel) = FakeDatapath::new(&[INTERFACE]);
         let mut fake = Self { datapath, kernel, now: START };
@@ -32,35 +32,35 @@ impl Fake {
         fake
     }
 
-    /// Judges by another policy from now on.
+    /// Applies another policy.
     pub fn apply(&mut self, policy: &Policy) {
         self.datapath.apply(policy).expect("the policy is applied");
     }
 
-    /// What the daemon owns, to ask of it what it asks.
+    /// Returns the datapath that the daemon owns, for queries that the daemon makes.
     pub fn datapath(&mut self) -> &mut FakeDatapath {
         &mut self.datapath
     }
 
-    /// Sets the time, which is not over yet.
+    /// Advances the clock to this time, which must not be in the past.
     pub fn set_now(&mut self, now: Nanos) {
         self.kernel.advance(now.0 - self.now.0);
         self.now = now;
     }
 
-    /// Sends one frame, and says what became of it.
+    /// Sends a frame of an unknown sender, and returns its verdict.
     pub fn judged(&self, frame: &[u8]) -> Verdict {
         self.judged_of(frame, Sender::UNKNOWN)
     }
 
-    /// Likewise, of a sender of whom the host's sockets say this.
+    /// Sends a frame, and returns its verdict. `sender` is what the host's sockets say about its sender.
     pub fn judged_of(&self, frame: &[u8], sender: Sender) -> Verdict {
         let verdict = self.kernel.frame(INTERFACE, frame, sender).expect("it is attached");
         let rule = (verdict.rule != ratelimit_common::verdict::Verdict::NO_RULE).then(|| usize::from(verdict.rule));
         (verdict.reason.label(), rule)
     }
 
-    /// What has become of all packets so far.
+    /// Returns the number of packets so far, by verdict.
     pub fn counts(&mut self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
         for ((word, _), count) in tallies(&self.datapath.read().expect("it reads")) {
@@ -70,7 +70,7 @@ impl Fake {
     }
 }
 
-/// What each source has used of each limit now, and whether that is verified.
+/// Returns the current use of each source's limits: by source, slot and whether the use is verified.
 pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMap<(IpNet, u32, bool), u64> {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let limits: HashMap<u32, &Limit> = limits.map(|limit| (limit.slot, limit)).collect();
@@ -79,7 +79,7 @@ pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMa
         .visit_sources(&mut |source| {
             let Some(limit) = limits.get(&source.slot) else { return };
             let amount = match limit.form {
-                // Nanoseconds until it is empty.
+                // Nanoseconds until the bucket is empty.
                 WindowForm::Gcra => source.window.cells[0].saturating_sub(now.0),
                 WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
                     window::used(&source.window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns))
@@ -93,7 +93,7 @@ pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMa
     used
 }
 
-/// The sources that are banned now by a rule of this policy that bans: the fake tells of others too.
+/// Returns the current bans by this policy's banning rules. The fake also reports bans of other rules.
 pub fn bans(datapath: &mut dyn Datapath, policy: &Policy) -> Vec<Ban> {
     let mut bans = datapath.bans().expect("the bans are read");
     bans.retain(|ban| policy.rules[ban.rule].bans.is_some());

@@ -1,8 +1,8 @@
-//! Hosts of a fleet, their store and their clients: each in a namespace of its own, each host with the real binary.
+//! A fleet's hosts, their store and their clients, each in its own namespace. Every host runs the real binary.
 //!
-//! The clients' namespace has a veth pair to each host (`c0` to the first host's `s0`). Each host has one to a bridge in
-//! the store's namespace (`f0` to `b0`, `b1` …). A port of the bridge drops all that it carries while its host is cut
-//! off: silently, as a network does.
+//! The clients' namespace has a veth pair to each host (`c0` to the first host's `s0`). Each host has one to a bridge
+//! in the store's namespace (`f0` to `b0`, `b1` …). While a host is cut off, its port of the bridge silently drops all
+//! frames, as a network does.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -29,57 +29,58 @@ pub mod site;
 pub mod store;
 
 const WORKS: &str = "what a test needs works";
-/// Ports that the servers of every host have.
+/// Ports of the servers on every host.
 pub const PORTS: [u16; 4] = [80, 81, 82, 83];
-/// A fleet is whole within this after the cure of any trouble.
+/// Maximum time until all hosts know each other's admissions again after a trouble has ended.
 pub const WHOLE_WITHIN: Duration = Duration::from_secs(5);
-/// Requests of a probe at each host.
+/// Number of requests that a probe sends to each host.
 const PROBED: u64 = 32;
-/// What of that a host may not have said: less than two steps of a limit that [`PROBED`] is little of.
+/// Maximum number of a host's admissions that may be unreported: less than two steps of a limit that is far above
+/// [`PROBED`].
 const UNSAID_MAX: u64 = 7;
 
-/// An address of a client, all of which are on the clients' side.
+/// Returns an address of a client. All of these addresses are on the clients' side.
 pub fn client_of(number: u8) -> String {
     format!("198.51.100.{number}")
 }
 
-/// One host.
+/// A host of the fleet.
 pub struct Host {
-    /// From 0.
+    /// Index of the host, starting at 0.
     pub number: usize,
-    /// Its daemon, where it runs.
+    /// The host's daemon, if it runs.
     pub daemon: Option<Child>,
-    /// What its daemon protects.
+    /// Interfaces that the daemon protects.
     pub interfaces: Vec<&'static str>,
     sites: Vec<Site>,
     directory: PathBuf,
     bpffs: Bpffs,
-    /// Where it is.
+    /// Namespace of the host.
     pub namespace: Namespace,
 }
 
-/// All of it. Removed on drop.
+/// A fleet with its store and clients, removed on drop.
 pub struct Fleet {
-    /// The hosts.
+    /// Hosts of the fleet, by number.
     pub hosts: Vec<Host>,
-    /// The store.
+    /// Store of the fleet.
     pub store: Store,
-    /// What came to the servers.
+    /// Requests that reached the servers.
     pub log: Log,
-    /// Where the clients are.
+    /// Namespace of the clients.
     pub client: Arc<Namespace>,
-    /// The window of the limit that is asked whether it is summed.
+    /// Window of the limit that is checked for its fleet-wide sum.
     pub window: Duration,
     directory: tempfile::TempDir,
 }
 
 impl Fleet {
-    /// Makes one; its daemons are not started yet.
+    /// Creates a fleet with daemons that are not started yet.
     pub fn new(hosts: usize, kind: Kind) -> Self {
         netlab::sweep().expect("what killed runs left is removed");
         let directory = tempfile::tempdir().expect(WORKS);
         let (client, store) = (Namespace::new().expect(WORKS), Namespace::new().expect(WORKS));
-        // Each of them is the clients' own.
+        // The whole network belongs to the clients.
         client.ip(&["route", "add", "local", "198.51.100.0/24", "dev", "lo"]).expect(WORKS);
         store.ip(&["link", "add", "br0", "type", "bridge"]).expect(WORKS);
         store.add_address("br0", &format!("{}/24", store::ADDRESS)).expect(WORKS);
@@ -91,12 +92,12 @@ impl Fleet {
         Self { hosts, store, log, client: Arc::new(client), window: Duration::from_secs(20), directory }
     }
 
-    /// Its own directory.
+    /// Returns the fleet's own directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes every host's configuration: what is above `[fleet]`, what is in it, and the rules.
+    /// Writes every host's configuration: the text above `[fleet]`, that of `[fleet]` itself, and the rules.
     pub fn configure(&self, top: &str, fleet: &str, rules: &str) {
         let secret = self.directory().join("fleet.secret");
         for host in &self.hosts {
@@ -112,13 +113,13 @@ impl Fleet {
         }
     }
 
-    /// Starts every daemon, and waits until each has heard of all.
+    /// Starts every daemon, and waits until each has heard of all others.
     pub fn start(&mut self) {
         self.hosts.iter_mut().for_each(Host::start);
         self.wait_until_connected();
     }
 
-    /// Waits until each host says that all is well.
+    /// Waits until each host reports that the fleet is complete and connected.
     pub fn wait_until_connected(&self) {
         for host in &self.hosts {
             host.stats_once(|stats| {
@@ -127,25 +128,25 @@ impl Fleet {
         }
     }
 
-    /// Waits until each of these hosts says this of its fleet.
+    /// Waits until each of these hosts reports this state of its fleet.
     pub fn wait_for_state(&self, hosts: &[usize], state: &str) {
         for host in hosts {
             self.hosts[*host].stats_once(|stats| stats["fleet"]["state"] == state);
         }
     }
 
-    /// A client of every host by turns.
+    /// Starts a client that sends requests to all hosts by turns.
     pub fn client(&self, from: &str, port: u16, manner: Manner) -> Client {
         let to = self.hosts.iter().map(|host| host.address(port)).collect();
         Client::start(&self.client, from, to, manner)
     }
 
-    /// A client of one host.
+    /// Starts a client that sends requests to one host.
     pub fn client_of_host(&self, host: usize, from: &str, port: u16, manner: Manner) -> Client {
         Client::start(&self.client, from, vec![self.hosts[host].address(port)], manner)
     }
 
-    /// So many requests to one host, each of which is answered.
+    /// Sends at least `count` requests to one host, and asserts that all of them are answered.
     pub fn ask(&self, host: usize, from: &str, port: u16, count: u64) {
         let before = self.log.at_host(from, host);
         let client = self.client_of_host(host, from, port, clients::innocent(500));
@@ -154,13 +155,14 @@ impl Fleet {
         assert_eq!((tally.lost, self.log.at_host(from, host) - before), (0, tally.sent), "{from} at {host}: {tally:?}");
     }
 
-    /// What the other hosts' servers have heard of a client in the window, which this host must know of by and by: what is
-    /// older it counts no more, however long a busy machine took.
+    /// Returns how many requests of a client the other hosts' servers received within the window. This host must learn
+    /// of them in time; it no longer counts older ones, however long a busy machine took.
     fn heard_by_others(&self, host: usize, from: &str) -> u64 {
         self.log.at_others(from, host, Instant::now().checked_sub(self.window))
     }
 
-    /// What a host says that others admitted of a client's connections, and of which none is invented.
+    /// Returns the number of a client's connections that a host reports as admitted by others. Asserts that none is
+    /// invented.
     pub fn elsewhere(&self, host: usize, from: &str, rule: &str) -> u64 {
         let elsewhere = self.hosts[host].elsewhere(from, rule);
         let heard = self.log.at_others(from, host, None);
@@ -168,18 +170,18 @@ impl Fleet {
         elsewhere
     }
 
-    /// Whether each host knows what the others admitted of a client in the window.
+    /// Returns whether each host knows what the others admitted of a client in the window.
     pub fn is_whole(&self, from: &str, rule: &str) -> bool {
         let unsaid = UNSAID_MAX * (self.hosts.len() as u64 - 1);
         let knows = |host: &Host| {
-            // First what is known: then what leaves the window meanwhile is not missed.
+            // The known number is read first, so that what leaves the window meanwhile is not missed.
             let known = self.elsewhere(host.number, from, rule);
             known + unsaid >= self.heard_by_others(host.number, from)
         };
         self.hosts.iter().all(knows)
     }
 
-    /// New clients ask each host by turns.
+    /// Has new clients send requests to each host by turns.
     fn probe(&self, probes: &[String], port: u16) {
         let most = PROBED * self.hosts.len() as u64;
         let start = |probe: &String| self.client(probe, port, clients::innocent(400));
@@ -188,8 +190,8 @@ impl Fleet {
         clients.into_iter().for_each(|client| assert_eq!(client.stop().lost, 0));
     }
 
-    /// How long it takes from now on until what `new` clients do is summed on each host, and what `old` ones did; it
-    /// must not take long.
+    /// Returns how long it takes from now until each host has summed the requests of the `new` clients and of the `old`
+    /// ones. Fails if it takes longer than [`WHOLE_WITHIN`].
     pub fn whole_after(&self, cure: &str, rule: (&str, u16), new: &[String], old: &[&str]) -> Duration {
         let cured = Instant::now();
         self.probe(new, rule.1);
@@ -210,7 +212,7 @@ impl Fleet {
         took
     }
 
-    /// Cuts a host off from the store, or ends that: what is sent is lost, and nobody is told.
+    /// Cuts hosts off from the store, or reconnects them. Frames are lost without an error.
     pub fn cut(&self, hosts: &[usize], is_cut: bool) {
         // include/uapi/linux/if_bridge.h: BR_STATE_DISABLED, BR_STATE_FORWARDING.
         let state = if is_cut { "0" } else { "3" };
@@ -221,8 +223,8 @@ impl Fleet {
         }
     }
 
-    /// Joins the first host to the clients by another pair, `c9` to `s1`, for a flood: what one interface is too slow
-    /// for is not lost to the other.
+    /// Joins the first host to the clients by another pair, `c9` to `s1`, for a flood. Frames that overload one
+    /// interface are not lost to the other.
     pub fn connect_flood(&mut self) {
         let host = &mut self.hosts[0];
         veth(
@@ -233,7 +235,7 @@ impl Fleet {
         host.interfaces.push("s1");
     }
 
-    /// How many requests of a new client come through, which sends until it is refused everywhere.
+    /// Returns how many requests of a new client pass, which sends until every host refuses it.
     pub fn admitted(&self, from: &str, port: u16, per_second: u32) -> u64 {
         let client = self.client(from, port, clients::greedy(per_second));
         once(|| (client.answered() > 0).then_some(())).expect("it is answered");
@@ -242,12 +244,12 @@ impl Fleet {
         self.log.times(from).len() as u64
     }
 
-    /// The number of every host.
+    /// Returns the number of every host.
     pub fn all(&self) -> Vec<usize> {
         (0..self.hosts.len()).collect()
     }
 
-    /// What a rule has dropped on all hosts.
+    /// Returns how many packets a rule has dropped on all hosts.
     pub fn dropped_of(&self, rule: &str) -> u64 {
         self.hosts.iter().map(|host| host.dropped_of(rule)).sum()
     }
@@ -285,12 +287,12 @@ impl Host {
         host
     }
 
-    /// Where clients reach it.
+    /// Returns the address at which clients reach the host.
     pub fn address(&self, port: u16) -> SocketAddr {
         format!("10.9.{}.1:{port}", self.number).parse().expect("an address")
     }
 
-    /// Its configuration.
+    /// Returns the path of the host's configuration.
     pub fn file(&self) -> PathBuf {
         self.directory.join("ratelimitd.toml")
     }
@@ -307,33 +309,33 @@ impl Host {
         self.directory.join("crash-point")
     }
 
-    /// Has its daemon killed when it comes to this point.
+    /// Has the host's daemon killed when it reaches this point.
     pub fn arm(&self, point: Point) {
         fs::write(self.crash_file(), format!("{} 0", point.name())).expect(WORKS);
     }
 
-    /// Waits until its daemon was killed there.
+    /// Waits until the host's daemon was killed at the point.
     pub fn await_death(&mut self) {
         let mut daemon = self.daemon.take().expect("it runs");
         let status = daemon.wait(HANGS_AFTER).expect("it comes to the point");
         fs::remove_file(reached(&self.crash_file())).unwrap_or_else(|_| panic!("{status}: {}", daemon.stderr()));
     }
 
-    /// The binary with these arguments, run to its end.
+    /// Runs the binary with these arguments to its end.
     pub fn ratelimitd(&self, args: &[&str]) -> Output {
         let mut command = self.command();
         command.args(args);
         run(command)
     }
 
-    /// The same, which must end well; what it printed.
+    /// Runs the binary with these arguments, asserts that it succeeds, and returns its output.
     pub fn tell(&self, args: &[&str]) -> String {
         let output = self.ratelimitd(args);
         assert_eq!(output.code(), 0, "{args:?}: {}{}", output.stderr, output.stdout);
         output.stdout
     }
 
-    /// Starts its daemon; returns once it is ready.
+    /// Starts the host's daemon, and returns once it is ready.
     pub fn start(&mut self) {
         let mut command = self.command();
         command.args(["run", "--config"]).arg(self.file());
@@ -342,21 +344,22 @@ impl Host {
         self.daemon = Some(child);
     }
 
-    /// Starts a daemon that is killed, at a point that it comes to sooner or later.
+    /// Starts a daemon that will be killed at a point that it reaches sooner or later.
     pub fn start_to_die(&mut self) {
         let mut command = self.command();
         command.args(["run", "--config"]).arg(self.file());
         self.daemon = Some(Child::start(command).expect("the daemon starts"));
     }
 
-    /// Ends its daemon by this signal.
+    /// Ends the host's daemon by this signal.
     pub fn end(&mut self, signal: Signal) {
         let mut daemon = self.daemon.take().expect("it runs");
         daemon.signal(signal).expect(WORKS);
         daemon.wait(HANGS_AFTER).expect("it ends");
     }
 
-    /// What its daemon answers: asked by the socket, as starting a command takes longer than what is measured.
+    /// Returns the daemon's answer to a request over its socket. Starting a command would take longer than what is
+    /// measured.
     fn get(&self, path: &str) -> Value {
         let mut socket = UnixStream::connect(self.directory.join("control.sock")).expect("the daemon is there");
         socket.set_read_timeout(Some(HANGS_AFTER)).expect(WORKS);
@@ -367,25 +370,25 @@ impl Host {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {answer}"))
     }
 
-    /// Its statistics.
+    /// Returns the statistics of the host.
     pub fn stats(&self) -> Value {
         self.get("stats")
     }
 
-    /// Statistics once they hold what is expected.
+    /// Waits until the statistics satisfy a condition, and returns them.
     pub fn stats_once(&self, holds: impl Fn(&Value) -> bool) -> Value {
         let held = once(|| Some(self.stats()).filter(&holds));
         held.unwrap_or_else(|| panic!("host {}: it does not come to hold: {:#}", self.number, self.stats()))
     }
 
-    /// What a rule has dropped.
+    /// Returns how many packets a rule has dropped on this host.
     pub fn dropped_of(&self, rule: &str) -> u64 {
         let stats = self.stats();
         let found = stats["rules"].as_array().and_then(|rules| rules.iter().find(|of| of["name"] == rule));
         number(found.expect("the rule"), "/dropped")
     }
 
-    /// How a source stands.
+    /// Returns the answer to `check` for an address.
     pub fn check(&self, address: &str) -> Value {
         self.get(&format!("check/{address}"))
     }
@@ -397,7 +400,7 @@ impl Host {
         limit.and_then(|limit| limit["used_elsewhere"].as_u64()).unwrap_or(0)
     }
 
-    /// The bound of a rule's limit that `check-config` prints: with a store that is well, and without.
+    /// Returns the bounds for a rule's limit that `check-config` prints: with a working store, and without a store.
     pub fn printed_bound(&self, amount: u64) -> (u64, u64) {
         let file = self.file();
         let printed = self.tell(&["check-config", &file.to_string_lossy()]);

@@ -1,8 +1,8 @@
-//! Floods against receivers: what a packet costs this limiter and others, in namespaces, with live frames.
+//! Floods against receivers: the cost of a packet for this limiter and others, in namespaces, with live frames.
 //!
 //! A generator in the kernel sends over a veth pair, and the receiver's end drops. Sender and receiver share one CPU,
-//! so one over the rate is what a packet costs both; what a bare `XDP_DROP` costs in the same round is taken off. What
-//! each receiver did with the frames is held against what it must do, in every single run.
+//! so the inverse of the rate is a packet's cost for both. The cost of a bare `XDP_DROP` in the same round is
+//! subtracted. Every run checks that each receiver did what it must do with the frames.
 
 pub mod connections;
 pub mod growth;

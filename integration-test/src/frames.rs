@@ -1,5 +1,5 @@
-//! Frames as bytes, built from what the RFCs say. Shares no code with the parser, and can build what no correct
-//! sender would: every length and flag can be set to a lie.
+//! Frames as bytes, built from the RFCs. Shares no code with the parser, and can build what no correct sender sends:
+//! every length and flag can be set to a wrong value.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ pub mod proto {
     pub const EXPERIMENT: u8 = 253;
 }
 
-/// TCP flags.
+/// Flags of the TCP header.
 pub mod flag {
     #![expect(missing_docs, reason = "the header's names")]
     pub const FIN: u8 = 0x01;
@@ -51,23 +51,24 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// The source that frames have unless they say otherwise (TEST-NET-2).
+/// Source of IPv4 frames unless stated otherwise (TEST-NET-2).
 pub const SOURCE_V4: [u8; 4] = [198, 51, 100, 7];
-/// The destination of every IPv4 frame (TEST-NET-1).
+/// Destination of every IPv4 frame (TEST-NET-1).
 pub const DESTINATION_V4: [u8; 4] = [192, 0, 2, 1];
-/// The source that IPv6 frames have unless they say otherwise.
+/// Source of IPv6 frames unless stated otherwise.
 pub const SOURCE_V6: [u8; 16] = [0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7];
-/// The destination of every IPv6 frame.
+/// Destination of every IPv6 frame.
 pub const DESTINATION_V6: [u8; 16] = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-/// Source port of every segment and datagram unless it says otherwise.
+/// Source port of every segment and datagram unless stated otherwise.
 pub const SOURCE_PORT: u16 = 40_000;
 
-/// An Ethernet frame of this type.
+/// Returns an Ethernet frame of this type.
 pub fn frame(ether_type: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
     tagged(&[], ether_type, payload)
 }
 
-/// An Ethernet frame behind tags, outermost first, each a tag protocol and the tag (priority and VLAN number).
+/// Returns an Ethernet frame with tags, outermost first. Each tag has a tag protocol and a value (priority and VLAN
+/// number).
 pub fn tagged(tags: &[(u16, u16)], ether_type: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = vec![0x02, 0, 0, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0x02];
     for (protocol, tag) in tags {
@@ -79,31 +80,31 @@ pub fn tagged(tags: &[(u16, u16)], ether_type: u16, payload: impl AsRef<[u8]>) -
     bytes
 }
 
-/// An IPv4 header. Fields that are `None` are what they should be.
+/// An IPv4 header. Fields that are `None` get their correct value.
 #[derive(Clone, Copy, Debug)]
 pub struct V4 {
-    /// Version field.
+    /// Version field, normally 4.
     pub version: u8,
     /// Header length in words, as claimed.
     pub ihl: u8,
-    /// Bytes of options, really there.
+    /// Number of bytes of options that are really there.
     pub options: usize,
-    /// Total length, as claimed.
+    /// Total length in bytes, as claimed.
     pub total_len: Option<u16>,
-    /// Offset in units of 8 bytes.
+    /// Fragment offset in units of 8 bytes.
     pub fragment_offset: u16,
-    /// More fragments follow.
+    /// Flag that more fragments follow.
     pub more_fragments: bool,
-    /// Don't fragment.
+    /// Flag that forbids fragmentation.
     pub dont_fragment: bool,
-    /// Protocol number.
+    /// Protocol number of the payload.
     pub proto: u8,
-    /// Source address.
+    /// Source address of the packet.
     pub source: [u8; 4],
 }
 
 impl V4 {
-    /// A plain header for this protocol.
+    /// Returns a plain header for this protocol.
     pub const fn of(proto: u8) -> Self {
         Self {
             version: 4,
@@ -118,7 +119,7 @@ impl V4 {
         }
     }
 
-    /// A header with this many words of options (no-operation, each).
+    /// Returns a header with this many words of options, all of them no-operations.
     pub const fn with_options(proto: u8, words: u8) -> Self {
         let mut header = Self::of(proto);
         header.ihl = 5 + words;
@@ -126,21 +127,21 @@ impl V4 {
         header
     }
 
-    /// A header that claims this many words, without the options.
+    /// Returns a header that claims this many words, without the options.
     pub const fn claiming_ihl(proto: u8, ihl: u8) -> Self {
         let mut header = Self::of(proto);
         header.ihl = ihl;
         header
     }
 
-    /// A header that claims this total length.
+    /// Returns a header that claims this total length.
     pub const fn claiming_len(proto: u8, total_len: u16) -> Self {
         let mut header = Self::of(proto);
         header.total_len = Some(total_len);
         header
     }
 
-    /// A fragment's header, offset in units of 8 bytes.
+    /// Returns a fragment's header, with the offset in units of 8 bytes.
     pub const fn fragment(proto: u8, offset: u16, more_fragments: bool) -> Self {
         let mut header = Self::of(proto);
         header.fragment_offset = offset;
@@ -148,7 +149,7 @@ impl V4 {
         header
     }
 
-    /// The IP packet around a payload.
+    /// Returns the IP packet around a payload.
     pub fn around(self, payload: impl AsRef<[u8]>) -> Vec<u8> {
         let payload = payload.as_ref();
         let total_len = self.total_len.unwrap_or_else(|| length(20 + self.options + payload.len()));
@@ -169,36 +170,36 @@ impl V4 {
     }
 }
 
-/// A plain IPv4 packet.
+/// Returns a plain IPv4 packet.
 pub fn v4(proto: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     V4::of(proto).around(payload)
 }
 
-/// An IPv6 header. Fields that are `None` are what they should be.
+/// An IPv6 header. Fields that are `None` get their correct value.
 #[derive(Clone, Copy, Debug)]
 pub struct V6 {
-    /// Version field.
+    /// Version field, normally 6.
     pub version: u8,
-    /// Payload length, as claimed.
+    /// Payload length in bytes, as claimed.
     pub payload_len: Option<u16>,
-    /// Next header.
+    /// Protocol number of the next header.
     pub next: u8,
-    /// Source address.
+    /// Source address of the packet.
     pub source: [u8; 16],
 }
 
 impl V6 {
-    /// A plain header before this one.
+    /// Returns a plain header before this next header.
     pub const fn of(next: u8) -> Self {
         Self { version: 6, payload_len: None, next, source: SOURCE_V6 }
     }
 
-    /// A header that claims this payload length.
+    /// Returns a header that claims this payload length.
     pub const fn claiming_len(next: u8, payload_len: u16) -> Self {
         Self { version: 6, payload_len: Some(payload_len), next, source: SOURCE_V6 }
     }
 
-    /// The IP packet around a payload.
+    /// Returns the IP packet around a payload.
     pub fn around(self, payload: impl AsRef<[u8]>) -> Vec<u8> {
         let payload = payload.as_ref();
         let payload_len = self.payload_len.unwrap_or_else(|| length(payload.len()));
@@ -212,15 +213,15 @@ impl V6 {
     }
 }
 
-/// A plain IPv6 packet.
+/// Returns a plain IPv6 packet.
 pub fn v6(next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     V6::of(next).around(payload)
 }
 
-/// An extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6), with what
-/// follows it.
+/// Returns an extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6),
+/// followed by the payload.
 pub fn extension(next: u8, units: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
-    // PadN over the whole header, or as far as it goes, and then Pad1, which is 0.
+    // A PadN over the whole header, or of the maximum length followed by Pad1, which is 0.
     let padding = u8::try_from(units * 8 - 4).unwrap_or(u8::MAX);
     let mut bytes = vec![next, u8::try_from(units - 1).expect("at most 256 units"), 1, padding];
     bytes.resize(usize::from(units) * 8, 0);
@@ -228,7 +229,7 @@ pub fn extension(next: u8, units: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// A chain of this many destination-options headers of 8 bytes, with what follows it.
+/// Returns a chain of `len` destination-options headers of 8 bytes, followed by the payload.
 pub fn chain(len: usize, next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = payload.as_ref().to_vec();
     for position in 0..len {
@@ -238,8 +239,8 @@ pub fn chain(len: usize, next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// An authentication header of this many words of 4 bytes (RFC 4302: its length field is two less), with what follows
-/// it.
+/// Returns an authentication header of this many words of 4 bytes, followed by the payload. Its length field is two
+/// less (RFC 4302).
 pub fn authentication(next: u8, words: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = vec![next, words - 2, 0, 0];
     bytes.resize(usize::from(words) * 4, 0xaa);
@@ -247,7 +248,7 @@ pub fn authentication(next: u8, words: u8, payload: impl AsRef<[u8]>) -> Vec<u8>
     bytes
 }
 
-/// A fragment header, offset in units of 8 bytes, with what follows it.
+/// Returns a fragment header with the offset in units of 8 bytes, followed by the payload.
 pub fn fragment(next: u8, offset: u16, more_fragments: bool, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = vec![next, 0];
     bytes.extend((offset << 3 | u16::from(more_fragments)).to_be_bytes());
@@ -256,29 +257,29 @@ pub fn fragment(next: u8, offset: u16, more_fragments: bool, payload: impl AsRef
     bytes
 }
 
-/// A TCP segment. Fields that are `None` are what they should be.
+/// A TCP segment. Fields that are `None` get their correct value.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// Source port.
+    /// Source port of the segment.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port of the segment.
     pub port: u16,
-    /// Sequence number.
+    /// Sequence number of the first payload byte.
     pub sequence: u32,
-    /// Acknowledgement number, there whatever the flags say.
+    /// Acknowledgement number, present whatever the flags say.
     pub acknowledged: u32,
     /// Header length in words, as claimed.
     pub data_offset: Option<u8>,
-    /// Flags.
+    /// Flags, combined from [`flag`].
     pub flags: u8,
     /// Options, padded to words with no-operations.
     pub options: &'a [u8],
-    /// What is behind the header.
+    /// Payload behind the header.
     pub data: &'a [u8],
 }
 
 impl Segment<'_> {
-    /// A plain segment without options or data.
+    /// Returns a plain segment without options or data.
     pub const fn to(port: u16, flags: u8) -> Self {
         Self {
             source_port: SOURCE_PORT,
@@ -292,7 +293,7 @@ impl Segment<'_> {
         }
     }
 
-    /// As bytes.
+    /// Returns the segment as bytes.
     pub fn bytes(self) -> Vec<u8> {
         let words = self.options.len().div_ceil(4);
         let data_offset = self.data_offset.unwrap_or_else(|| 5 + u8::try_from(words).expect("at most 10 words"));
@@ -309,22 +310,22 @@ impl Segment<'_> {
     }
 }
 
-/// A TCP segment without options or data.
+/// Returns a TCP segment without options or data.
 pub fn tcp(port: u16, flags: u8) -> Vec<u8> {
     Segment::to(port, flags).bytes()
 }
 
-/// A TCP segment with options (padded to words) and data.
+/// Returns a TCP segment with options (padded to words) and data.
 pub fn tcp_with(port: u16, flags: u8, options: &[u8], data: &[u8]) -> Vec<u8> {
     Segment { options, data, ..Segment::to(port, flags) }.bytes()
 }
 
-/// A UDP datagram.
+/// Returns a UDP datagram from [`SOURCE_PORT`].
 pub fn udp(port: u16, data: impl AsRef<[u8]>) -> Vec<u8> {
     udp_from(SOURCE_PORT, port, data)
 }
 
-/// A UDP datagram from this port.
+/// Returns a UDP datagram from this port.
 pub fn udp_from(source_port: u16, port: u16, data: impl AsRef<[u8]>) -> Vec<u8> {
     let data = data.as_ref();
     let mut bytes = Vec::new();
@@ -336,7 +337,7 @@ pub fn udp_from(source_port: u16, port: u16, data: impl AsRef<[u8]>) -> Vec<u8> 
     bytes
 }
 
-/// The start of a QUIC packet: its first byte, the version, and some connection number.
+/// Returns the start of a QUIC packet: its first byte, the version, and some connection ID.
 pub fn quic(first: u8, version: u32) -> Vec<u8> {
     let mut bytes = vec![first];
     bytes.extend(version.to_be_bytes());
@@ -344,7 +345,7 @@ pub fn quic(first: u8, version: u32) -> Vec<u8> {
     bytes
 }
 
-/// What opens a connection from this source, which is an address in words, to the address that plain headers have.
+/// Returns a SYN from this textual source address to the default destination.
 pub fn syn(source: &str, port: u16) -> Vec<u8> {
     match source.parse().expect("an address") {
         IpAddr::V4(address) => {
@@ -356,18 +357,18 @@ pub fn syn(source: &str, port: u16) -> Vec<u8> {
     }
 }
 
-/// An ICMP or ICMPv6 message.
+/// Returns an ICMP or ICMPv6 message.
 pub fn icmp(kind: u8, code: u8) -> Vec<u8> {
     vec![kind, code, 0, 0, 0, 0, 0, 0]
 }
 
-/// The frame padded with zeros to at least `len` bytes, as Ethernet pads to 60.
+/// Returns the frame padded with zeros to at least `len` bytes, as Ethernet pads to 60.
 pub fn padded(mut frame: Vec<u8>, len: usize) -> Vec<u8> {
     frame.resize(frame.len().max(len), 0);
     frame
 }
 
-/// The frame cut off after `len` bytes.
+/// Returns the frame cut off after `len` bytes.
 pub fn cut(mut frame: Vec<u8>, len: usize) -> Vec<u8> {
     frame.truncate(len);
     frame
@@ -377,12 +378,12 @@ fn length(len: usize) -> u16 {
     u16::try_from(len).expect("a packet of at most 65535 bytes")
 }
 
-/// The Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 pub fn checksum(bytes: &[u8]) -> u16 {
     !ones_sum(0, bytes)
 }
 
-/// The Internet checksum's sum (RFC 1071), not yet inverted.
+/// Returns the ones' complement sum of the Internet checksum (RFC 1071), not yet inverted.
 fn ones_sum(start: u32, bytes: &[u8]) -> u16 {
     let mut sum = bytes
         .chunks(2)

@@ -1,4 +1,4 @@
-//! A server behind the limiter, a client with several addresses, and the real binary: all in namespaces of their own.
+//! A laboratory of namespaces with a server behind the limiter, a client with several addresses, and the real binary.
 //!
 //! Knows the command line, the JSON of `stats` and raw sockets. Must not know how the binary works inside.
 
@@ -26,18 +26,18 @@ pub const CLIENTS: [&str; 3] = ["10.9.0.2", "10.9.0.3", "10.9.0.4"];
 /// The client's IPv6 addresses: two in one /64, one in another.
 pub const CLIENTS_V6: [&str; 3] = ["fd09:0:0:a::2", "fd09:0:0:a::3", "fd09:0:0:b::2"];
 
-/// What is waited for has come by then, however busy the machine: only a test that hangs waits longer.
+/// Maximum time to wait for anything, however busy the machine is. Only a test that hangs waits longer.
 pub const HANGS_AFTER: Duration = Duration::from_secs(60);
-/// What is not there by then was dropped: less than TCP's first repetition, after a second.
+/// Time after which a missing connection counts as dropped: less than TCP's first retransmission, after a second.
 const BLOCKED_AFTER: Duration = Duration::from_millis(400);
-/// Between two looks at what has no event to wait for.
+/// Interval between two looks at something that has no event to wait for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Two namespaces joined by a veth pair, `c0` to `s0`, a BPF file system and a directory. Removed on drop.
 pub struct Lab {
-    /// Where the clients are.
+    /// Namespace of the clients.
     pub client: Namespace,
-    /// Where the limiter and the servers are.
+    /// Namespace of the limiter and the servers.
     pub server: Namespace,
     bpffs: Bpffs,
     directory: tempfile::TempDir,
@@ -50,14 +50,15 @@ impl Default for Lab {
 }
 
 impl Lab {
-    /// Makes one with both families.
+    /// Creates a laboratory with both address families.
     pub fn new() -> Self {
         let lab = Self::without_ends();
         lab.connect_ends();
         lab
     }
 
-    /// Makes one where nothing is on the wire but what the test sends: IPv4 alone, as IPv6 announces its groups.
+    /// Creates a laboratory with IPv4 only, so that the wire carries nothing but the test's frames. IPv6 would announce
+    /// its groups.
     pub fn quiet() -> Self {
         let lab = Self::without_ends();
         let clients = CLIENTS.map(|address| format!("{address}/24"));
@@ -75,7 +76,7 @@ impl Lab {
         }
     }
 
-    /// Makes the veth pair, also anew after its end was deleted.
+    /// Creates the veth pair, or creates it again after its end was deleted.
     pub fn connect_ends(&self) {
         let v4 = CLIENTS.map(|address| format!("{address}/24"));
         let v6 = CLIENTS_V6.map(|address| format!("{address}/48"));
@@ -83,12 +84,12 @@ impl Lab {
         self.veth(["c0", "s0"], &clients, &["10.9.0.1/24", "fd09::1/48"]);
     }
 
-    /// Makes another pair without addresses, `c1` to `s1`.
+    /// Creates another pair without addresses, `c1` to `s1`.
     pub fn connect_second_ends(&self) {
         self.veth(["c1", "s1"], &[], &[]);
     }
 
-    /// Has frames between the ends carry a VLAN tag, which the stacks at both don't see.
+    /// Makes frames between the ends carry a VLAN tag, which the stacks at both ends do not see.
     pub fn behind_a_tag(&self) {
         for (namespace, interface) in [(&self.client, "c0"), (&self.server, "s0")] {
             netlab::behind_a_tag(namespace, &self.bpffs, interface, 7).expect("tags");
@@ -103,57 +104,57 @@ impl Lab {
         .expect("a veth pair");
     }
 
-    /// The laboratory's own directory.
+    /// Returns the laboratory's own directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where the pins are, seen from outside.
+    /// Returns the directory of the pins, as seen from outside.
     pub fn pins(&self) -> PathBuf {
         self.bpffs.path().join("ratelimitd")
     }
 
-    /// Puts a program that is not ours on an interface of the server, by netlink, without a link.
+    /// Attaches a foreign program to an interface of the server, by netlink and without a link.
     pub fn attach_foreign(&self, interface: &str) {
         self.attach_foreign_of(&self.server, interface);
     }
 
-    /// The same on one of this namespace.
+    /// Attaches a foreign program to an interface of this namespace, by netlink and without a link.
     pub fn attach_foreign_of(&self, namespace: &Namespace, interface: &str) {
         let program = self.bpffs.pin_passing_program("foreign").expect("a program");
         let program = program.to_str().expect("a path of ASCII");
         namespace.ip(&["link", "set", "dev", interface, "xdp", "pinned", program]).expect("it is attached");
     }
 
-    /// The control socket of daemons that are not told another.
+    /// Returns the control socket of daemons that are not configured with another one.
     pub fn socket(&self) -> PathBuf {
         self.directory().join("control.sock")
     }
 
-    /// A command in the server's namespace that finds the BPF file system.
+    /// Returns a command in the server's namespace that finds the BPF file system.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = self.server.command_with(&self.bpffs, program.as_ref());
         command.env("RATELIMITD_SOCKET", self.socket()).env("RATELIMITD_STATE_DIR", self.directory().join("state"));
         command
     }
 
-    /// The binary with these arguments, run to its end.
+    /// Runs the binary with these arguments to its end.
     pub fn ratelimitd(&self, args: &[&str]) -> Output {
         let mut command = self.command(binary());
         command.args(args);
         run(command)
     }
 
-    /// The binary with these arguments, which must not end; returns once it is ready.
+    /// Starts the binary with these arguments, which must not end. Returns once it is ready.
     pub fn start(&self, args: &[&str]) -> Daemon {
         self.start_copy(&binary(), args)
     }
 
-    /// The same of another build.
+    /// Starts another build of the binary with these arguments. Returns once it is ready.
     pub fn start_copy(&self, binary: &Path, args: &[&str]) -> Daemon {
         let mut command = self.command(binary);
         command.args(args);
-        // Where they are told neither in a file nor by the test.
+        // Applies if neither a file nor the test names a hook.
         if crate::hook() == HookChoice::Tcx && args.contains(&"--iface") && !args.contains(&"--hook") {
             command.args(["--hook", HookChoice::Tcx.label()]);
         }
@@ -162,19 +163,20 @@ impl Lab {
         Daemon { child }
     }
 
-    /// The daemon on `s0` with these arguments.
+    /// Starts the daemon on `s0` with these arguments.
     pub fn limit(&self, args: &[&str]) -> Daemon {
         self.start(&[&["--iface", "s0"], args].concat())
     }
 
-    /// What `stats --json` prints.
+    /// Returns the output of `stats --json`.
     pub fn stats(&self) -> Value {
         let output = self.ratelimitd(&["stats", "--json"]);
         assert_eq!(output.code(), 0, "{}", output.stderr);
         serde_json::from_str(&output.stdout).expect("stats are JSON")
     }
 
-    /// Statistics once they hold what is expected; packets that were sent may still be under way.
+    /// Waits until the statistics satisfy a condition, and returns them. Packets that were sent may still be on their
+    /// way.
     pub fn stats_once(&self, holds: impl Fn(&Value) -> bool) -> Value {
         let held = once(|| Some(self.stats()).filter(&holds));
         held.unwrap_or_else(|| panic!("it does not come to hold: {:#}", self.stats()))
@@ -186,7 +188,7 @@ impl Lab {
         HttpServer::start(&self.server, address).expect("a web server")
     }
 
-    /// Gives one of the server's interfaces another name.
+    /// Renames one of the server's interfaces.
     pub fn rename(&self, from: &str, to: &str) {
         for args in
             [["link", "set", from, "down"].as_slice(), &["link", "set", from, "name", to], &["link", "set", to, "up"]]
@@ -195,32 +197,32 @@ impl Lab {
         }
     }
 
-    /// The XDP programs that `ip` sees on an interface of the server.
+    /// Returns whether `ip` shows an XDP program on an interface of the server.
     pub fn has_xdp(&self, interface: &str) -> bool {
         self.server.ip(&["link", "show", "dev", interface]).expect("the interface is there").contains("xdp")
     }
 
-    /// Opens a connection, which must come about.
+    /// Opens a connection, which must succeed.
     pub fn open(&self, from: &str, port: u16) -> TcpStream {
         self.try_open(from, port, HANGS_AFTER).unwrap_or_else(|| panic!("{from} does not reach port {port}"))
     }
 
-    /// Opens a connection, which must not come about.
+    /// Asserts that a connection cannot be opened.
     pub fn assert_blocked(&self, from: &str, port: u16) {
         assert!(self.is_blocked(from, port), "{from} reaches port {port}");
     }
 
-    /// Tries to open a connection: whether it does not come about.
+    /// Returns whether a connection attempt does not succeed in a short time.
     pub fn is_blocked(&self, from: &str, port: u16) -> bool {
         !self.reaches(from, port, BLOCKED_AFTER)
     }
 
-    /// Tries to open a connection: whether it comes about within this time.
+    /// Returns whether a connection attempt succeeds within this time.
     pub fn reaches(&self, from: &str, port: u16, within: Duration) -> bool {
         self.try_open(from, port, within).is_some()
     }
 
-    /// This many connections come about, and not one more.
+    /// Asserts that exactly this many connections can be opened.
     pub fn assert_admitted(&self, from: &str, port: u16, connections: usize) {
         for _ in 0..connections {
             self.open(from, port);
@@ -228,7 +230,7 @@ impl Lab {
         self.assert_blocked(from, port);
     }
 
-    /// The answer of an HTTP server on this port, asked over a new connection.
+    /// Returns the answer of an HTTP server on this port, requested over a new connection.
     pub fn http(&self, from: &str, port: u16) -> String {
         ask(&mut self.open(from, port), "/")
     }
@@ -244,7 +246,7 @@ impl Lab {
             bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(from, 0)))?;
             match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
                 Ok(()) => Ok(Some(TcpStream::from(socket))),
-                // The time is over.
+                // The time has passed.
                 Err(Errno::EINPROGRESS | Errno::ETIMEDOUT) => Ok(None),
                 Err(errno) => Err(errno.into()),
             }
@@ -255,24 +257,24 @@ impl Lab {
 
 /// A running daemon, killed on drop.
 pub struct Daemon {
-    /// Its process.
+    /// Process of the daemon.
     pub child: Child,
 }
 
 impl Daemon {
-    /// Kills it, so that it can do nothing more.
+    /// Kills the daemon with SIGKILL, so that it can do nothing more.
     pub fn kill(self) {
         assert_eq!(self.end(nix::sys::signal::Signal::SIGKILL), -1);
     }
 
-    /// Sends a signal and gives the exit code; -1 where the signal ended it.
+    /// Sends a signal and returns the exit code, or -1 if the signal ended the daemon.
     pub fn end(mut self, signal: nix::sys::signal::Signal) -> i32 {
         self.child.signal(signal).expect("the daemon can be signalled");
         self.child.wait(HANGS_AFTER).expect("the daemon ends").code().unwrap_or(-1)
     }
 }
 
-/// Looks until there is something to be seen; nothing where that hangs.
+/// Calls `look` until it returns something. Returns `None` after [`HANGS_AFTER`].
 pub fn once<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + HANGS_AFTER;
     loop {
@@ -284,7 +286,7 @@ pub fn once<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     }
 }
 
-/// A command failed with this code, and said all of this.
+/// Asserts that a command failed with this code, and that its standard error contains all of these words.
 pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     assert_eq!(output.code(), code, "{}", output.stderr);
     for word in words {
@@ -298,7 +300,7 @@ pub fn is_there(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
-/// The binary under test: what `RATELIMITD_BIN` names, else what `cargo build` makes.
+/// Returns the path of the binary under test: `RATELIMITD_BIN`, or the one that `cargo build` makes.
 pub fn binary() -> PathBuf {
     std::env::var_os("RATELIMITD_BIN").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("debug").join("ratelimitd"),
@@ -316,10 +318,10 @@ pub fn run(mut command: Command) -> Output {
     }
 }
 
-/// Asks for a path over an open connection, and reads the answer to the end.
+/// Requests a path over an open connection, and returns the whole answer.
 pub fn ask(stream: &mut TcpStream, path: &str) -> String {
     stream.set_read_timeout(Some(HANGS_AFTER)).expect("a time limit");
-    // In one piece: a server that answers its first half and closes resets the connection at the second.
+    // Sent in one piece, because a server that answers the first half and closes resets the connection at the second.
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the request is sent");
     let mut answer = Vec::new();
@@ -327,7 +329,7 @@ pub fn ask(stream: &mut TcpStream, path: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Asks once more over a connection that stays open: whether a server whose page is `ok` answers within this time.
+/// Sends a request over a connection that stays open. Returns whether a server with the page `ok` answers in time.
 pub fn is_answered(stream: &mut TcpStream, within: Duration) -> bool {
     stream.set_read_timeout(Some(within)).expect("a time limit");
     stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").expect("the request is sent");
@@ -342,18 +344,18 @@ pub fn is_answered(stream: &mut TcpStream, within: Duration) -> bool {
     true
 }
 
-/// A number in statistics: `/interfaces/0/packets/received`.
+/// Returns a number in the statistics, such as `/interfaces/0/packets/received`.
 pub fn number(stats: &Value, pointer: &str) -> u64 {
     let number = stats.pointer(pointer).and_then(Value::as_u64);
     number.unwrap_or_else(|| panic!("no number at {pointer} in {stats:#}"))
 }
 
-/// Packets of the first interface: received, passed, dropped, would drop.
+/// Returns the packets of the first interface: received, passed, dropped, would drop.
 pub fn packets(stats: &Value) -> [u64; 4] {
     ["received", "passed", "dropped", "would_drop"].map(|key| number(stats, &format!("/interfaces/0/packets/{key}")))
 }
 
-/// How many frames a listener has heard that it had not given before.
+/// Returns how many frames a listener has received since the last call.
 pub fn heard(listener: &PacketSocket) -> usize {
     std::iter::from_fn(|| listener.receive_at().expect("the listener hears")).count()
 }

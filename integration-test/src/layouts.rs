@@ -1,5 +1,5 @@
-//! What versions with other layouts of their maps leave on a host: the object and the contents of each, as they are kept
-//! in `fixtures/layout-N`. `fixtures/README.md` says how each was made.
+//! Remains of versions with other map layouts: the object and the map contents of each, stored in `fixtures/layout-N`.
+//! `fixtures/README.md` says how each was made.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,27 +11,27 @@ use ratelimit_datapath::kernel::{Contents, restore};
 
 use crate::lab::Lab;
 
-/// In the place of the laboratory's directory, in what a fixture has of files.
+/// Placeholder for the laboratory's directory in a fixture's files.
 pub const PLACE: &str = "@DIRECTORY@";
 
-/// What a daemon had been told before its maps were read.
+/// Configuration of the daemon before its maps were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// [`configuration`]
+    /// The file that [`configuration`] returns.
     Plain,
     /// The first of [`crate::crash::policies`], on `s0` and `s1`.
     Letters,
-    /// The same, and the second of them is on trial.
+    /// The first of [`crate::crash::policies`], with the second one on trial.
     OnTrial,
-    /// [`configuration`], and an IPv6 source is a /128.
+    /// The file that [`configuration`] returns, with an IPv6 source of a /128.
     Wide,
 }
 
 impl Kind {
-    /// Each of them.
+    /// Every kind of configuration.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Letters, Self::OnTrial, Self::Wide];
 
-    /// The file of the maps.
+    /// Returns the name of the file with the maps.
     #[must_use]
     pub const fn file(self) -> &'static str {
         match self {
@@ -43,31 +43,31 @@ impl Kind {
     }
 }
 
-/// The file of a trial's record, as the daemon had written it into its directory of state.
+/// Name of a trial's record, as the daemon wrote it into its state directory.
 pub const RECORD: &str = "trial-record.json";
 
-/// A layout's fixture.
+/// A layout's object and map contents.
 pub struct Fixture {
     /// The BPF object, an ELF file without debugging information.
     pub object: Vec<u8>,
-    /// What its maps held after real traffic.
+    /// Contents of the maps after real traffic.
     pub contents: Contents,
 }
 
 impl Fixture {
-    /// That of this layout under [`configuration`].
+    /// Returns the fixture of this layout under [`configuration`].
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is none.
     #[must_use]
     pub fn of(layout: u32) -> Self {
         Self::of_kind(layout, Kind::Plain)
     }
 
-    /// That of this layout.
+    /// Returns the fixture of this layout and kind.
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is none.
     #[must_use]
     pub fn of_kind(layout: u32, kind: Kind) -> Self {
         let dir = directory(layout);
@@ -79,30 +79,30 @@ impl Fixture {
         Self { object, contents: serde_json::from_slice(&read(kind.file())).expect("the contents are JSON") }
     }
 
-    /// Puts it on `s0` of the laboratory's server, as a daemon of its version left it.
+    /// Restores the fixture on `s0` of the laboratory's server, as a daemon of its version left it.
     pub fn restore(&self, lab: &Lab) {
         self.restore_on(lab, &["s0"]);
     }
 
-    /// The same on these interfaces.
+    /// Restores the fixture on these interfaces.
     pub fn restore_on(&self, lab: &Lab, interfaces: &[&str]) {
         let root = lab.pins();
         let restored = lab.server.inside(|| Ok(restore(&self.object, &self.contents, &root, interfaces)));
         restored.expect("the namespace is entered").unwrap_or_else(|error| panic!("{:#}", anyhow::Error::from(error)));
     }
 
-    /// The entries of one map: keys, and what of their values is not zero.
+    /// Returns the entries of one map: keys, and the non-zero parts of their values.
     #[must_use]
     pub fn entries(&self, map: &str) -> Vec<(String, Vec<(usize, String)>)> {
         self.contents.maps[map].entries.clone()
     }
 }
 
-/// Puts the filter of a daemon whose trial runs on `s0` and `s1`, and its record of that into the laboratory's directory
-/// of state. The trial has so long to go, by the clock of packets and on the wall.
+/// Restores the filter of a daemon with a running trial on `s0` and `s1`, and its record in the laboratory's state
+/// directory. The trial ends after `left`, both by the clock of packets and by the wall clock.
 ///
 /// # Panics
-/// Where the layout has none.
+/// Panics if the layout has no such record.
 pub fn restore_trial(lab: &Lab, layout: u32, left: Duration) {
     let path = directory(layout).join(RECORD);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
@@ -110,7 +110,7 @@ pub fn restore_trial(lab: &Lab, layout: u32, left: Duration) {
     let mut record: serde_json::Value = serde_json::from_str(&text).expect("the record is JSON");
     let until: Timestamp = record["until"].as_str().and_then(|until| until.parse().ok()).expect("a trial has an end");
     let mut fixture = Fixture::of_kind(layout, Kind::OnTrial);
-    // Packets meet the wall's time when their daemon was started.
+    // Packets meet the wall-clock time at which their daemon was started.
     let now = until - left;
     fixture.contents.now_ns = u64::try_from(now.as_nanosecond()).expect("it is later than 1970");
     record["until"] = (Timestamp::now() + left).to_string().into();
@@ -120,13 +120,13 @@ pub fn restore_trial(lab: &Lab, layout: u32, left: Duration) {
     fs::write(state.join("trial.json"), record.to_string()).expect("the record is written");
 }
 
-/// Where a layout's fixture is.
+/// Returns the directory of a layout's fixture.
 #[must_use]
 pub fn directory(layout: u32) -> PathBuf {
     fixtures().join(format!("layout-{layout}"))
 }
 
-/// The configuration of every fixture.
+/// Returns the path of the configuration of every fixture.
 #[must_use]
 pub fn configuration() -> PathBuf {
     fixtures().join("ratelimitd.toml")

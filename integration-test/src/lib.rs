@@ -1,4 +1,5 @@
-//! What the tests share: frames as bytes, the table of named frames, the naive oracle, and a laboratory of namespaces.
+//! Shared code of the tests: frames as bytes, the table of named frames, the naive oracle, and a laboratory of
+//! namespaces.
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
 use ratelimit_policy::config::HookChoice;
@@ -32,7 +33,7 @@ pub mod terminal;
 pub mod twins;
 pub mod unit;
 
-/// Where the program runs in tests that do not say where: `RATELIMITD_TEST_HOOK=tcx` has them run once more there.
+/// Returns the default hook of tests, which `RATELIMITD_TEST_HOOK=tcx` changes to TCX for another run.
 pub fn hook() -> HookChoice {
     match std::env::var("RATELIMITD_TEST_HOOK").as_deref() {
         Ok("tcx") => HookChoice::Tcx,

@@ -38,48 +38,48 @@ impl Site {
         Self { lab, web }
     }
 
-    /// Returns the path of its log.
+    /// Returns the path of the server's access log.
     pub fn log(&self) -> PathBuf {
         self.lab.directory().join("access.log")
     }
 
-    /// Starts the daemon with one limit and the log.
+    /// Starts the daemon with one limit and the access log.
     pub fn limit(&self, limit: &str) -> Daemon {
         self.limit_by(&format!("limits = [\"{limit}\"]\naccess_log = [\"{}\"]", self.log().display()))
     }
 
-    /// Starts the daemon with a rule, as a file has it.
+    /// Starts the daemon with the text of a `[rule]` table.
     pub fn limit_by(&self, rule: &str) -> Daemon {
         start_by(&self.lab, &format!("[rule]\n{rule}\n"))
     }
 
-    /// Sends requests by h2load, for 20 s at most, over that many connections with that many streams each.
+    /// Sends requests by h2load, for 20 s at most, over `connections` connections with `streams` streams each.
     pub fn load(&self, requests: u32, connections: u32, streams: u32) {
         load(&self.lab, requests, connections, streams);
     }
 
-    /// Sends requests as [`Self::load`] does, for that many seconds at most.
+    /// Sends requests as [`Self::load`] does, for `seconds` seconds at most.
     pub fn load_for(&self, seconds: &str, requests: u32, connections: u32, streams: u32) {
         load_for(&self.lab, seconds, requests, connections, streams);
     }
 
-    /// Returns the number of the client's lines.
+    /// Returns the number of the client's log lines.
     pub fn logged(&self) -> u64 {
         logged_in(self.lab.directory())
     }
 
-    /// Returns what the client has used of its limit.
+    /// Returns how much the client has used of its limit.
     pub fn used(&self) -> u64 {
         used(&self.lab, CLIENT)
     }
 
-    /// Returns what `stats` says of the first log.
+    /// Returns the part of `stats` about the first log.
     pub fn report(&self) -> Value {
         self.lab.stats()["access_logs"][0].clone()
     }
 }
 
-/// Starts the daemon on the server's interface, with these tables of a file.
+/// Starts the daemon on the server's interface with these configuration tables.
 pub fn start_by(lab: &Lab, tables: &str) -> Daemon {
     let socket = lab.socket();
     let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"\non_exit = \"keep\"", socket.display());
@@ -88,7 +88,7 @@ pub fn start_by(lab: &Lab, tables: &str) -> Daemon {
     lab.start(&["run", "--config", file.to_str().unwrap()])
 }
 
-/// Sends requests by h2load to port 443, for 20 s at most, over that many connections with that many streams each.
+/// Sends requests by h2load to port 443, for 20 s at most, over `connections` connections with `streams` streams each.
 pub fn load(lab: &Lab, requests: u32, connections: u32, streams: u32) {
     load_for(lab, "20", requests, connections, streams);
 }
@@ -100,7 +100,7 @@ fn load_for(lab: &Lab, seconds: &str, requests: u32, connections: u32, streams: 
     lab.client.run(&args).unwrap();
 }
 
-/// Sends a POST by curl, over HTTP/2 where the server speaks it. Returns its status, or `refused`.
+/// Sends a POST by curl, over HTTP/2 if the server supports it. Returns its status, or `refused`.
 pub fn post(lab: &Lab, client: &str, url: &str) -> String {
     let args =
         ["curl", "-sk", "-m", "2", "--interface", client, "-d", "", "-o", "/dev/null", "-w", "%{http_code}", url];
@@ -118,13 +118,13 @@ pub fn logged_in(directory: &Path) -> u64 {
     logs.map(of).sum()
 }
 
-/// Returns what a client has used of its limit.
+/// Returns how much a client has used of its limit.
 pub fn used(lab: &Lab, client: &str) -> u64 {
     let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", client, "--json"]).stdout).unwrap();
     check["limits"].as_array().unwrap().iter().filter_map(|limit| limit["used"].as_u64()).max().unwrap_or(0)
 }
 
-/// Waits until the window equals the log. Returns the requests logged and those charged.
+/// Waits until the window agrees with the log. Returns the numbers of logged and of charged requests.
 pub fn settled(site: &Site) -> (u64, u64) {
     let both = || (site.logged(), site.used());
     once(|| Some(both()).filter(|(logged, used)| logged == used)).unwrap_or_else(both)

@@ -1,11 +1,11 @@
-//! On what something was measured.
+//! Description of the machine on which something was measured.
 
-/// The kernel's release.
+/// Returns the kernel's release.
 pub fn kernel() -> String {
     text("/proc/sys/kernel/osrelease")
 }
 
-/// How many of which processor.
+/// Returns the number and model of the processors.
 pub fn processor() -> String {
     let cpuinfo = text("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

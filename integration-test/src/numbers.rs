@@ -1,4 +1,4 @@
-//! The sequence numbers of a connection, as its own end knows them: for who writes its segments by hand.
+//! Sequence numbers of a connection as its own end knows them, for tests that write its segments by hand.
 
 use std::net::TcpStream;
 
@@ -6,16 +6,16 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpRepair};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 
 sockopt_impl!(
-    /// Which queue is asked for.
+    /// Queue that is queried next.
     RepairQueue, SetOnly, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, u32
 );
 sockopt_impl!(
-    /// Its number.
+    /// Sequence number of the selected queue.
     QueueSequence, GetOnly, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, u32
 );
 
-/// The number of the byte that is sent next, and of the one that is received next. Needs `CAP_NET_ADMIN`. Nothing is
-/// sent for it.
+/// Returns the sequence numbers of the next byte to send and of the next byte to receive. Needs `CAP_NET_ADMIN`.
+/// Nothing is sent.
 pub fn of(stream: &TcpStream) -> nix::Result<(u32, u32)> {
     // include/uapi/linux/tcp.h: TCP_RECV_QUEUE, TCP_SEND_QUEUE, and the end of a repair without a probe.
     const RECEIVES: u32 = 1;
@@ -30,7 +30,7 @@ pub fn of(stream: &TcpStream) -> nix::Result<(u32, u32)> {
     Ok((numbers.0?, numbers.1?))
 }
 
-/// `struct tcp_repair_window` (include/uapi/linux/tcp.h).
+/// Socket option's `struct tcp_repair_window` (include/uapi/linux/tcp.h).
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Windows {
@@ -42,11 +42,11 @@ pub struct Windows {
 }
 
 sockopt_impl!(
-    /// Its windows.
+    /// Windows of a socket.
     RepairWindow, Both, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, Windows
 );
 
-/// Has a socket take so many bytes more than it has. Needs `CAP_NET_ADMIN`. Nothing is sent for it.
+/// Sets a socket's receive window to `bytes` more than it has received. Needs `CAP_NET_ADMIN`. Nothing is sent.
 pub fn widen(stream: &TcpStream, bytes: u32) -> nix::Result<()> {
     setsockopt(stream, TcpRepair, &1)?;
     let windows = getsockopt(stream, RepairWindow);

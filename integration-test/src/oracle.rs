@@ -1,5 +1,5 @@
-//! The naive oracle: an exact log of what was admitted, and the rules as the design's text has them (who judges whom,
-//! windows, units, bans, who is one client). Slow, simple, and without a line of the code that it judges.
+//! The naive oracle: an exact log of admissions, and the rules of the design's text (choice of rule, windows, units,
+//! bans, clients). Slow, simple, and without a line of the code that it judges.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,8 +21,8 @@ pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Per, Policy, Pref
 use policy::{SECOND, bucket_start, cut, first_held_against, first_of_window, is_in, leaks_in};
 use shut::Shut;
 
-/// Whose counter it is: a rule, a client or a group of them, one kind of bucket, and whether that leaks. A limit that changes its amount,
-/// form or number of buckets keeps it.
+/// Identity of a counter: a rule, a client or group, a unit, a bucket length, and whether the bucket leaks. A limit
+/// keeps its counter if its amount, form or number of buckets changes.
 type Counter = (&'static str, (Per, IpAddr), Unit, Nanos, bool);
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ struct Ban {
     until: Nanos,
     reset: Nanos,
     before: usize,
-    /// Something was admitted after it.
+    /// True once something was admitted after the ban.
     is_over: bool,
 }
 
@@ -38,13 +38,13 @@ struct Ban {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     policy: Policy,
-    /// Admissions of each counter, oldest first: when, and how much.
+    /// Admissions of each counter, oldest first: time and amount.
     log: HashMap<Counter, Vec<(Nanos, u64)>>,
-    /// When each leaky bucket will be empty.
+    /// Time at which each leaky bucket will be empty.
     empty_at: HashMap<Counter, Nanos>,
-    /// The counters that something fitted once, be it admitted or refused by another limit of the rule.
+    /// Counters to which an amount fitted once, whether it was admitted or refused by another limit of the rule.
     begun: HashSet<Counter>,
-    /// When each of these last refused something.
+    /// Time of each counter's last refusal.
     refused: HashMap<Counter, Nanos>,
     bans: HashMap<(&'static str, IpAddr), Ban>,
     parts: Parts,
@@ -52,7 +52,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle that has seen nothing yet.
+    /// Returns an oracle that has seen nothing yet.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -66,12 +66,12 @@ impl Oracle {
         }
     }
 
-    /// Judges by another policy from now on. All that was admitted stays counted.
+    /// Applies another policy. Everything admitted so far stays counted.
     pub fn apply(&mut self, policy: Policy) {
         (self.policy, self.shut) = (policy, Shut::default());
     }
 
-    /// Judges one packet.
+    /// Returns the oracle's verdict on one packet, and charges the packet.
     pub fn judge(&mut self, packet: &Packet, now: Nanos) -> Outcome {
         if let Some(outcome) = self.refused_unseen(packet, now) {
             return outcome;
@@ -88,7 +88,7 @@ impl Oracle {
         if packet.kind != (Kind::Fragment { may_be_tcp: true }) || granted.is_some() || !outcome.passes() {
             return outcome;
         }
-        // It may bring requests to any port, so it is held to all of these rules.
+        // The fragment may carry requests to any port, so it is charged to all of these rules.
         let others = self.rules_for(packet, now).into_iter().filter(|other| other.name != rule.name);
         for other in others.cloned().collect::<Vec<_>>() {
             if !self.charge_elsewhere(&other, packet, now) && other.mode == Mode::Enforce {
@@ -98,8 +98,8 @@ impl Oracle {
         outcome
     }
 
-    /// Whether nothing counts this packet, and a connection or flow begins with it all the same: also with a request
-    /// that a dry run lets pass over its limit.
+    /// Returns whether a connection or flow begins with this packet although nothing counts it. Includes a request that
+    /// a dry run passes over its limit.
     pub fn begins_what_nothing_counts(&self, packet: &Packet, now: Nanos) -> bool {
         let Some(rule) = self.judging(packet, now) else { return false };
         let newest = self.part(rule, packet, now).newest;
@@ -110,7 +110,7 @@ impl Oracle {
         outcome == Outcome::NotCounted || outcome == Outcome::DryRun && matches!(newest, Newest::Conversation(..))
     }
 
-    /// Which rule judges a packet, by its name, and which client it is of.
+    /// Returns the name of the rule that judges a packet, and the packet's client.
     pub fn held_to(&self, packet: &Packet, now: Nanos) -> Option<(&'static str, IpAddr)> {
         self.judging(packet, now).map(|rule| (rule.name, self.client(packet.source)))
     }
@@ -122,14 +122,14 @@ impl Oracle {
 
     fn judging(&self, packet: &Packet, now: Nanos) -> Option<&Rule> {
         let rules = self.rules_for(packet, now);
-        // A fragment may be of any of them: the first that counts such at all.
+        // A fragment may belong to any of these rules. The first rule that counts packets or bytes judges it.
         let counts_volume =
             |rule: &&&Rule| rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
         let preferred = rules.iter().filter(|_| matches!(packet.kind, Kind::Fragment { .. })).find(counts_volume);
         preferred.or(rules.first()).copied()
     }
 
-    /// What the longest prefix around the address says that still says something.
+    /// Returns the grant of the longest prefix that contains the address and has not ended.
     fn granted(&self, source: IpAddr, now: Nanos) -> Option<Grant> {
         let holds = |until: Option<Nanos>| until.is_none_or(|until| now < until);
         let access = self.policy.access.iter().filter(|(prefix, _, until)| is_in(source, prefix) && holds(*until));
@@ -146,8 +146,8 @@ impl Oracle {
             Unit::Bytes => packet.bytes,
         };
         let outcome = self.hold(rule, packet, cost, now);
-        // What is refused is judged again when it is sent again. A flow that is refused opens with each datagram, in a
-        // dry run too; a conversation goes on by whatever passes.
+        // A refused packet is judged again when it is retransmitted. A refused flow opens with each datagram, in a dry
+        // run too; a conversation continues with whatever passes.
         let goes_on = rule.mode == Mode::DryRun && matches!(part.newest, Newest::Conversation(..));
         if outcome.passes() || goes_on {
             self.parts.remember(part.newest);
@@ -155,7 +155,7 @@ impl Oracle {
         if outcome == Outcome::NotCounted && is_guarded { Outcome::WithinLimit } else { outcome }
     }
 
-    /// What of its connection a packet is, as far as this rule asks.
+    /// Returns the packet's step in its connection or flow, as far as this rule counts it.
     fn part(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Step {
         let counts = |unit| rule.counts(unit);
         match packet.kind {
@@ -179,7 +179,7 @@ impl Oracle {
             return Outcome::Banned;
         }
         let (outcome, is_by_group) = self.charge(rule, packet, cost, now);
-        // A source that was not admitted since is refused for the same as before.
+        // A source that was not admitted since the ban is refused for the same reason as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.reset);
         if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
             && !bans.needs_proof
@@ -193,7 +193,7 @@ impl Oracle {
         outcome
     }
 
-    /// What becomes of it, and whether it is a group that refuses it.
+    /// Charges a packet to the rule's limits. Returns the outcome, and whether a group refuses the packet.
     fn charge(&mut self, rule: &Rule, packet: &Packet, cost: impl Fn(Unit) -> u64, now: Nanos) -> (Outcome, bool) {
         let client = self.client(packet.source);
         let (ipv4_prefix, ipv6_prefix) = (self.policy.ipv4_prefix, self.policy.ipv6_prefix);
@@ -204,7 +204,7 @@ impl Oracle {
             if !self.begun.contains(&counter) {
                 return false;
             }
-            // A leaky bucket frees at any time: what is counted itself goes by that alone.
+            // A leaky bucket frees at any time, so counted traffic depends on the bucket alone.
             if rule.refuse == Refuse::All
                 && limit.form != Form::Leaky
                 && self.was_refused_since(&counter, bucket_start(limit, now))
@@ -213,8 +213,8 @@ impl Oracle {
             }
             let cost = match (cost(limit.unit), rule.refuse) {
                 (0, Refuse::Excess) => return false,
-                // What is not counted itself goes with the rest of a client that went over, while not even one more
-                // would be within the limit.
+                // Uncounted traffic of a client that went over its limit is refused while not even one more unit would
+                // be within the limit.
                 (0, Refuse::All) if !self.was_refused_since(&counter, first_held_against(limit, now)) => {
                     return false;
                 }
@@ -223,7 +223,7 @@ impl Oracle {
             };
             !self.fits(&counter, limit, cost, now)
         };
-        // A client is held to its own limits first.
+        // A client's own limits are checked first.
         let (own, groups): (Vec<&Limit>, Vec<&Limit>) = rule.limits.iter().partition(|limit| !is_group(limit));
         let limits = [own, groups].concat();
         if let Some(limit) = limits.iter().copied().find(refuses) {
@@ -235,7 +235,7 @@ impl Oracle {
         if let Some(ban) = self.bans.get_mut(&(rule.name, client))
             && let Some(bans) = &rule.bans
             && !counted.is_empty()
-            // Nor does it show that there is room for what does.
+            // An admission of unverified traffic does not show that there is room for verified traffic.
             && (!bans.needs_proof
                 || rule.mode == Mode::DryRun
                 || rule.limits.iter().all(|limit| limit.unit == Unit::Connections))
@@ -254,7 +254,8 @@ impl Oracle {
         (if counted.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }, false)
     }
 
-    /// Charges a fragment to a rule that it may belong to, or to none of its limits. Whether it is within them.
+    /// Charges a fragment to another rule that it may belong to, or to none of its limits. Returns whether it is within
+    /// them.
     fn charge_elsewhere(&mut self, rule: &Rule, packet: &Packet, now: Nanos) -> bool {
         let cost = |unit: Unit| match unit {
             Unit::Connections => 0,
@@ -278,7 +279,7 @@ impl Oracle {
         true
     }
 
-    /// Charges a limit what is within it.
+    /// Charges a limit an amount that is within it.
     fn add(&mut self, counter: Counter, limit: &Limit, cost: u64, now: Nanos) {
         if limit.form == Form::Leaky {
             let from = self.empty_at.get(&counter).map_or(now, |at| now.max(*at));
@@ -291,7 +292,7 @@ impl Oracle {
     fn fits(&self, counter: &Counter, limit: &Limit, cost: u64, now: Nanos) -> bool {
         if limit.form == Form::Leaky {
             let full = match limit.unit {
-                // So many one by one, each rounded up.
+                // Each unit is counted separately, rounded up.
                 Unit::Connections | Unit::Packets | Unit::Requests => {
                     leaks_in(limit, 1) * limit.burst.unwrap_or(limit.amount)
                 }
@@ -310,7 +311,7 @@ impl Oracle {
         log.iter().rev().take_while(|(at, _)| *at >= first).map(|(_, amount)| amount).sum()
     }
 
-    /// Whether something was refused at or after this time.
+    /// Returns whether something was refused at or after this time.
     fn was_refused_since(&self, counter: &Counter, since: Nanos) -> bool {
         self.refused.get(counter).is_some_and(|at| *at >= since)
     }
@@ -324,7 +325,7 @@ impl Oracle {
     }
 }
 
-/// What counts traffic of this source for a limit of the rule, where so many bits of an address are one client.
+/// Returns the counter of a limit of the rule for this source. The pair has the prefix lengths of one client.
 fn counter(rule: &Rule, limit: &Limit, source: IpAddr, (ipv4, ipv6): (u8, u8)) -> Counter {
     let (v4, v6) = match limit.per {
         Per::Client => (ipv4, ipv6),
@@ -332,7 +333,7 @@ fn counter(rule: &Rule, limit: &Limit, source: IpAddr, (ipv4, ipv6): (u8, u8)) -
         Per::Rule => (0, 0),
     };
     let whom = cut(source, if source.is_ipv4() { v4 } else { v6 }).unwrap_or(source);
-    // Both families are one there.
+    // Both families share one counter.
     let whom = if limit.per == Per::Rule { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { whom };
     (rule.name, (limit.per, whom), limit.unit, limit.bucket, limit.form == Form::Leaky)
 }

@@ -15,26 +15,26 @@ use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::desired::{Limit, Per, Policy, Ports, Rule, WindowForm, slot};
 
-/// 10:00 of some day in 2026.
+/// Time of 10:00 on some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
-/// Packets by the word for what became of them.
+/// Number of packets by verdict.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// What became of a packet: the word for it, and the number of the rule that judged it.
+/// Verdict on a packet: its label, and the number of the rule that judged it.
 pub type Verdict = (&'static str, Option<usize>);
 
-/// The capacities of the program.
+/// Capacities of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Sources of each family.
+    /// Maximum number of sources of each family.
     pub max_sources: u32,
-    /// Windows of each of them.
+    /// Number of windows of each source.
     pub windows_per_source: u32,
-    /// New sources of one CPU in a period, before it samples them.
+    /// Maximum number of new sources of one CPU in a period, before it samples them.
     pub insertions_max: u32,
 }
 
@@ -44,18 +44,18 @@ impl Default for Room {
     }
 }
 
-/// The program in the kernel.
+/// The program in the kernel, with a time set by the test.
 pub struct Program {
     kernel: Kernel,
-    /// Where packets are buffers of the stack's: what comes before them, and what each was put together of.
+    /// Link type and merging of packets at TCX. `None` at XDP.
     skb: Option<(Link, Merged)>,
     now: Nanos,
     runs: u64,
-    /// What had become of how many, when it was asked last.
+    /// Number of runs and packets by verdict at the last query.
     counted: (u64, BTreeMap<Verdict, u64>),
 }
 
-/// How it is loaded.
+/// Returns the options for loading the program.
 pub fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
     Options {
         pins: None,
@@ -73,24 +73,24 @@ pub fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
 }
 
 impl Program {
-    /// Loads it, at ten o'clock.
+    /// Loads the program, at ten o'clock.
     pub fn new(policy: &Policy) -> Self {
         Self::with_room(policy, Room::default())
     }
 
-    /// Loads it with as much room, at ten o'clock.
+    /// Loads the program with these capacities, at ten o'clock.
     pub fn with_room(policy: &Policy, room: Room) -> Self {
         let mut program = Self::load(policy, Clock::Injected, room);
         program.set_now(TEN_O_CLOCK);
         program
     }
 
-    /// Loads it with the clock that it has in production, whose reading takes its time.
+    /// Loads the program with its production clock, so that reading the clock costs its time.
     pub fn on_the_kernels_clock(policy: &Policy) -> Self {
         Self::load(policy, Clock::Kernel, Room::default())
     }
 
-    /// Likewise, and has it send events or not: what they cost is the difference.
+    /// Loads the program with its production clock, and with or without events, to measure the events' cost.
     pub fn with_events(policy: &Policy, room: Room, events: Events) -> Self {
         Self::of(policy, &Options { events, ..options(policy, Clock::Kernel, room) })
     }
@@ -104,50 +104,50 @@ impl Program {
             netlab::usual_bpffs().expect("maps can be shared");
         }
         let mut kernel = Kernel::load(options).expect("the program loads");
-        // Frames seem to come in by the loopback interface; to it nothing is attached.
+        // Frames seem to arrive on the loopback interface, to which nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
         let mut program = Self { kernel, skb: None, now: TEN_O_CLOCK, runs: 0, counted: (0, BTreeMap::new()) };
         program.apply(policy);
         program
     }
 
-    /// Why it does not load, if it does not.
+    /// Returns the error of loading the program, or `None` if it loads.
     pub fn refusal(policy: &Policy) -> Option<String> {
         Kernel::load(&options(policy, Clock::Injected, Room::default())).err().map(|error| error.to_string())
     }
 
-    /// Judges by another policy from now on.
+    /// Applies another policy.
     pub fn apply(&mut self, policy: &Policy) {
         self.kernel.apply(policy).expect("the policy is applied");
         // The rules have other numbers now.
         self.counted.1.clear();
     }
 
-    /// The kernel side, to ask of it what the daemon asks.
+    /// Returns the kernel side, for queries that the daemon makes.
     pub fn kernel(&mut self) -> &mut Kernel {
         self.counted.1.clear();
         &mut self.kernel
     }
 
-    /// What time it is.
+    /// Returns the program's current time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Sets the time.
+    /// Sets the program's current time.
     pub fn set_now(&mut self, now: Nanos) {
         self.kernel.set_now(now).expect("the time is set");
         self.now = now;
-        // A trial may have ended by that.
+        // A trial may have ended at that time.
         self.counted.1.clear();
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance(&mut self, nanos: u64) {
         self.set_now(Nanos(self.now.0 + nanos));
     }
 
-    /// Sends one frame, and says whether it passed.
+    /// Sends one frame, and returns whether it passed.
     pub fn passes(&mut self, frame: &[u8]) -> bool {
         self.runs += 1;
         let run = match self.skb {
@@ -161,51 +161,52 @@ impl Program {
         }
     }
 
-    /// From now on frames come in at TCX, by such a link, and each was put together of this.
+    /// Makes all further frames arrive at TCX, over this link type and merged as stated.
     pub fn by_tcx(&mut self, link: Link, merged: Merged) {
         netlab::usual_bpffs().expect("maps can be shared");
         self.skb = Some((link, merged));
     }
 
-    /// Sends one frame many times, and says how often it passed.
+    /// Sends one frame `times` times, and returns how often it passed.
     pub fn passed(&mut self, frame: &[u8], times: u64) -> u64 {
         (0..times).map(|_| u64::from(self.passes(frame))).sum()
     }
 
-    /// Sends one frame many times in a row, and says how long one of them took.
+    /// Sends one frame `times` times in a row, and returns the time of one run.
     pub fn time(&mut self, frame: &[u8], times: u32) -> Duration {
         self.runs += u64::from(times);
         self.kernel.test_run(frame, times).expect("the frame is run").duration
     }
 
-    /// What has this program run on a connection that goes on.
+    /// Returns a runner for segments of a connection that continues.
     pub fn advancing(&mut self, steps: Steps) -> anyhow::Result<Advance> {
         Ok(self.kernel.advancing(steps)?)
     }
 
-    /// Sends so many segments of such a connection in a row, and says how long one of them took.
+    /// Sends `times` segments of a continued connection in a row, and returns the time of one run.
     pub fn time_through(&mut self, advance: &mut Advance, frame: &[u8], times: u32) -> anyhow::Result<Duration> {
         self.runs += u64::from(times);
         Ok(advance.test_run(frame, times)?.duration)
     }
 
-    /// How large the program is.
+    /// Returns the size of the program at XDP.
     pub fn size(&mut self) -> ProgramSize {
         self.kernel.program_size().expect("the kernel tells")
     }
 
-    /// The same of the program at TCX.
+    /// Returns the size of the program at TCX.
     pub fn size_at_tcx(&mut self) -> ProgramSize {
         netlab::usual_bpffs().expect("maps can be shared");
         self.kernel.classifier_size().expect("the kernel tells")
     }
 
-    /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
+    /// Sends one frame and returns its verdict. Asserts that exactly one counter moved, and that it agrees with the
+    /// action.
     pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
         self.judged(frame).0
     }
 
-    /// Likewise, and by which rule.
+    /// Sends one frame and returns its verdict with the rule. Asserts that exactly one counter moved.
     pub fn judged(&mut self, frame: &[u8]) -> Verdict {
         let before = if self.counted.0 == self.runs { std::mem::take(&mut self.counted.1) } else { BTreeMap::new() };
         let before = if before.is_empty() { self.tallies() } else { before };
@@ -215,35 +216,35 @@ impl Program {
         let moved: Vec<_> = after.iter().filter(|(verdict, count)| so_far(verdict) != **count).collect();
         let [(&verdict, count)] = moved[..] else { panic!("one packet moved {moved:?}") };
         assert_eq!(*count, so_far(&verdict) + 1);
-        // A reset goes on to the server, in the client's name.
+        // A reset is sent to the server in the client's name.
         assert_eq!(passes, is_pass(verdict.0) || verdict.0 == "reset", "{verdict:?}");
         self.counted = (self.runs, after);
         verdict
     }
 
-    /// Packets and bytes of this reason by the first rule.
+    /// Returns the packets and bytes with this reason under the first rule.
     pub fn tally(&mut self, reason: Reason) -> (u64, u64) {
         let reading = self.kernel.read().expect("the counters are read");
         let tally = reading.interfaces[0].rules[0].of(reason);
         (tally.packets, tally.bytes)
     }
 
-    /// What has begun since it was asked last.
+    /// Returns the events since the last call.
     pub fn events(&mut self) -> Vec<KernelEvent> {
         events(&mut self.kernel)
     }
 
-    /// What became of all that has begun.
+    /// Returns the counts of events, by what became of them.
     pub fn event_counts(&mut self) -> EventCounts {
         self.kernel.read().expect("the counts are read").events
     }
 
-    /// Windows that were made so far.
+    /// Returns the number of windows that were created so far.
     pub fn insertions(&mut self) -> u64 {
         self.admissions().iter().map(|cpu| cpu.insertions).sum()
     }
 
-    /// Of packets of unknown sources one in 2^this is sampled in, on the CPU that is overloaded most.
+    /// Returns the sampling shift of the most overloaded CPU: one packet of unknown sources in 2^shift is sampled in.
     pub fn shift(&mut self) -> u32 {
         self.admissions().iter().map(|cpu| cpu.shift).max().unwrap_or(0)
     }
@@ -252,14 +253,14 @@ impl Program {
         self.kernel.admissions().expect("what is admitted is read")
     }
 
-    /// Packets within the limits of each rule so far.
+    /// Returns the number of packets within each rule's limits so far.
     pub fn admitted_by_rule(&mut self) -> Vec<u64> {
         let reading = self.kernel.read().expect("the counters are read");
         let of = |at: usize| reading.interfaces.iter().map(|read| read.rules[at].of(Reason::WithinLimit).packets).sum();
         (0..reading.interfaces[0].rules.len()).map(of).collect()
     }
 
-    /// What has become of all packets so far. Every one is in there once.
+    /// Returns the number of packets so far, by verdict. Asserts that each packet is counted once.
     pub fn counts(&mut self) -> Counts {
         let mut counts: Counts = Reason::ALL.iter().map(|reason| (reason.label(), 0)).collect();
         for ((word, _), count) in self.tallies() {
@@ -269,7 +270,7 @@ impl Program {
         counts
     }
 
-    /// Likewise, by rule.
+    /// Returns the number of packets so far, by verdict and rule.
     fn tallies(&mut self) -> BTreeMap<Verdict, u64> {
         let reading = self.kernel.read().expect("the counters are read");
         assert!(reading.faults.iter().all(|(_, count)| *count == 0), "{:?}", reading.faults);
@@ -277,7 +278,7 @@ impl Program {
     }
 }
 
-/// What has become of how many packets, as it was read.
+/// Returns the number of packets of a reading, by verdict and rule.
 pub fn tallies(reading: &Reading) -> BTreeMap<Verdict, u64> {
     let mut counts = BTreeMap::new();
     let mut add = |rule, tallies: &Tallies| {
@@ -293,14 +294,14 @@ pub fn tallies(reading: &Reading) -> BTreeMap<Verdict, u64> {
     counts
 }
 
-/// Everything that a datapath has to tell.
+/// Returns all pending events of a datapath.
 pub fn events(datapath: &mut dyn Datapath) -> Vec<KernelEvent> {
     let mut events = Vec::new();
     while datapath.events(&mut |event| events.push(event)).expect("the events are read") {}
     events
 }
 
-/// Whether a packet with this word passed.
+/// Returns whether a packet with this verdict passed.
 pub fn is_pass(word: &str) -> bool {
     ![
         "over_limit",
@@ -317,25 +318,25 @@ pub fn is_pass(word: &str) -> bool {
     .contains(&word)
 }
 
-/// Has this thread run on one CPU from now on: each CPU has a budget of its own.
+/// Pins this thread to one CPU, because each CPU has its own budget.
 pub fn on_one_cpu() {
     on_cpu(cpus()[0]);
 }
 
-/// The CPUs that this thread may run on.
+/// Returns the CPUs that this thread may run on.
 pub fn cpus() -> Vec<usize> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).expect("the CPUs are known");
     (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu) == Ok(true)).collect()
 }
 
-/// Has this thread run on this CPU from now on.
+/// Pins this thread to this CPU.
 pub fn on_cpu(cpu: usize) {
     let mut only = CpuSet::new();
     only.set(cpu).expect("it is a CPU");
     sched_setaffinity(Pid::from_raw(0), &only).expect("the thread stays there");
 }
 
-/// A policy for TCP and UDP 80 and 443 with these limits: strict unless they say otherwise, enforced, /32 and /64.
+/// Returns an enforced policy for TCP and UDP 80 and 443 with these limits, and prefixes of /32 and /64.
 pub fn policy(limits: &[Limit]) -> Policy {
     let web = vec![(80, 80), (443, 443)];
     Policy {
@@ -350,7 +351,7 @@ pub fn policy(limits: &[Limit]) -> Policy {
     }
 }
 
-/// A rule for TCP ports that admits so many connections in five minutes.
+/// Returns a rule for TCP ports with a limit of `amount` connections in five minutes.
 pub fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
     let of_rule = Limit {
         slot: slot(name, Unit::Connections, 60 * SECOND_NS),
@@ -360,12 +361,12 @@ pub fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
     Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
 }
 
-/// A limit over five minutes in buckets of one.
+/// Returns a limit over five minutes in buckets of one minute.
 pub fn limit(amount: u64, unit: Unit, form: WindowForm) -> Limit {
     limit_over(amount, unit, form, 5, 60 * SECOND_NS)
 }
 
-/// A limit over this many buckets.
+/// Returns a limit over this number of buckets.
 pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket_ns: u64) -> Limit {
     let seconds = u32::try_from(bucket_ns / (SECOND_NS / 10)).expect("a bucket of at most years");
     let slot = seconds * 4 + u32::from(unit as u8);

@@ -1,11 +1,11 @@
-//! Random numbers that are the same for the same seed, on every machine.
+//! Pseudo-random numbers that depend on the seed alone, on every machine.
 
-/// SplitMix64.
+/// Generator of the algorithm SplitMix64, with its state.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any word.
+    /// Returns a random word of 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -14,22 +14,22 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below the bound, which is not 0.
+    /// Returns a number below the bound, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.word() % bound
     }
 
-    /// The same, for lengths and places.
+    /// Returns an index below the bound, which must not be 0.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).expect("below what was a usize")
     }
 
-    /// True once in so many times.
+    /// Returns true with a probability of one in `count`.
     pub fn one_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
 
-    /// One of the choices, of which there is one at least.
+    /// Returns one of the choices, which must not be empty.
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }

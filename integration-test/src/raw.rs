@@ -1,5 +1,5 @@
-//! A TCP client made of frames, from an address that no kernel has: its sequence numbers, acknowledgements, checksums
-//! and payloads are what a test wants them to be. Speaks IPv4 over Ethernet.
+//! A TCP client made of frames, with an address that no kernel has. The test chooses its sequence numbers,
+//! acknowledgements, checksums and payloads. Supports IPv4 over Ethernet.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -15,14 +15,14 @@ use crate::lab::{HANGS_AFTER, Lab, SERVER};
 const ETHERNET_BYTES: usize = 14;
 const IP_BYTES: usize = 20;
 const TCP_BYTES: usize = 20;
-/// Of IPv4, where a fragment's offset is.
+/// Flag in the field of a fragment's offset in IPv4.
 const MORE_FRAGMENTS: u16 = 0x2000;
-/// A segment size of 1460, as on Ethernet.
+/// TCP option of a segment size of 1460, as on Ethernet.
 const SEGMENT_SIZE: [u8; 4] = [2, 4, 0x05, 0xb4];
-/// How often what was heard is looked at.
+/// Interval between two looks at received frames.
 const TICK: Duration = Duration::from_micros(200);
 
-/// Between the client's `c0` and the server's `s0`.
+/// Wire between the client's `c0` and an interface of the server.
 pub struct RawWire {
     socket: PacketSocket,
     client: [u8; 6],
@@ -31,12 +31,12 @@ pub struct RawWire {
 }
 
 impl RawWire {
-    /// Of a laboratory.
+    /// Creates a wire to `s0` of a laboratory's server.
     pub fn new(lab: &Lab) -> Self {
         Self::to(lab, "s0")
     }
 
-    /// The same; what it sends is for another interface of the server.
+    /// Creates a wire to this interface of the server.
     pub fn to(lab: &Lab, interface: &str) -> Self {
         Self {
             socket: PacketSocket::listener(&lab.client, "c0").expect("a packet socket"),
@@ -46,14 +46,14 @@ impl RawWire {
         }
     }
 
-    /// Has the server reach an address that is on its network and no kernel's.
+    /// Makes the server reach an address on its network that no kernel has.
     pub fn host(&self, lab: &Lab, address: Ipv4Addr) {
         let link = self.client.map(|byte| format!("{byte:02x}")).join(":");
         let neighbour = ["neigh", "replace", &address.to_string(), "lladdr", &link, "dev", "s0", "nud", "permanent"];
         lab.server.ip(&neighbour).expect("a neighbour");
     }
 
-    /// A segment from this address, as a frame.
+    /// Returns a segment from this address as a frame.
     pub fn frame(&self, from: Ipv4Addr, segment: Segment<'_>) -> Vec<u8> {
         let mut tcp = segment.bytes();
         let sum = self.checksum(from, &tcp);
@@ -69,7 +69,7 @@ impl RawWire {
         frame
     }
 
-    /// Sends a frame.
+    /// Sends a frame to the server.
     pub fn send(&self, frame: &[u8]) {
         self.socket.send(frame).expect("the frame is sent");
     }
@@ -87,35 +87,35 @@ fn link_address(namespace: &Namespace, interface: &str) -> [u8; 6] {
     bytes.try_into().expect("six bytes")
 }
 
-/// One connection.
+/// One TCP connection of the client.
 pub struct RawClient<'a> {
     wire: &'a RawWire,
-    /// From which address.
+    /// Source address of the client.
     pub address: Ipv4Addr,
     source_port: u16,
     port: u16,
-    /// The number of what it sends next.
+    /// Sequence number of the next byte to send.
     pub sequence: u32,
-    /// The number of what it hears next.
+    /// Sequence number of the next byte to receive.
     pub acknowledged: u32,
-    /// Whether it acknowledges what it hears.
+    /// The client acknowledges what it receives.
     pub acknowledges: bool,
     heard: Vec<u8>,
 }
 
 impl<'a> RawClient<'a> {
-    /// One that has sent nothing.
+    /// Returns a client that has sent nothing.
     pub const fn new(wire: &'a RawWire, address: Ipv4Addr, source_port: u16, port: u16, sequence: u32) -> Self {
         Self { wire, address, source_port, port, sequence, acknowledged: 0, acknowledges: true, heard: Vec::new() }
     }
 
-    /// The same, which has opened its connection; its SYN has this payload.
+    /// Opens the connection with this payload in the SYN, asserts that it succeeds, and returns the client.
     pub fn connected(mut self, payload: &[u8]) -> Self {
         assert!(self.connects(payload, HANGS_AFTER), "{} port {} connects", self.address, self.source_port);
         self
     }
 
-    /// Whether it opens its connection within this time.
+    /// Opens the connection with this payload in the SYN. Returns whether that succeeds within this time.
     pub fn connects(&mut self, payload: &[u8], within: Duration) -> bool {
         self.drain();
         let syn = Segment { acknowledged: 0, options: &SEGMENT_SIZE, data: payload, ..self.plain(SYN) };
@@ -136,7 +136,7 @@ impl<'a> RawClient<'a> {
         false
     }
 
-    /// A segment of this connection, that goes on where it is.
+    /// Returns a segment that continues this connection.
     pub const fn plain(&self, flags: u8) -> Segment<'static> {
         Segment {
             source_port: self.source_port,
@@ -146,26 +146,26 @@ impl<'a> RawClient<'a> {
         }
     }
 
-    /// Sends a segment as it is, with the right checksum.
+    /// Sends a segment unchanged, with the correct checksum.
     pub fn send(&self, segment: Segment<'_>) {
         self.wire.send(&self.wire.frame(self.address, segment));
     }
 
-    /// Sends a segment with a wrong checksum, so that no TCP takes it.
+    /// Sends a segment with a wrong checksum, so that no TCP accepts it.
     pub fn send_broken(&self, segment: Segment<'_>) {
         let mut frame = self.wire.frame(self.address, segment);
         frame[ETHERNET_BYTES + IP_BYTES + 16] ^= 0x55;
         self.wire.send(&frame);
     }
 
-    /// Sends what comes next.
+    /// Sends the next data of the stream.
     pub fn says(&mut self, payload: &[u8]) {
         self.send(Segment { data: payload, ..self.plain(ACK | PSH) });
         self.sequence = self.sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
     }
 
-    /// Sends what comes next in two fragments of IP, the first of which ends behind so many bytes of TCP; between
-    /// them, this.
+    /// Sends the next data of the stream in two IP fragments, the first one with `first` bytes of TCP. Calls `between`
+    /// between them.
     pub fn says_in_fragments(&mut self, payload: &[u8], first: usize, between: impl FnOnce(&Self)) {
         let frame = self.wire.frame(self.address, Segment { data: payload, ..self.plain(ACK | PSH) });
         let (head, tcp) = frame.split_at(ETHERNET_BYTES + IP_BYTES);
@@ -177,7 +177,7 @@ impl<'a> RawClient<'a> {
         self.sequence = self.sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
     }
 
-    /// Sends one of them, with the rest of this head.
+    /// Sends one fragment, with the other fields of this head.
     fn send_part(&self, head: &[u8], fragment: u16, part: &[u8]) {
         let (mut ethernet, mut ip) = (head[..ETHERNET_BYTES].to_vec(), head[ETHERNET_BYTES..].to_vec());
         let len = u16::try_from(IP_BYTES + part.len()).expect("a packet's length");
@@ -196,7 +196,7 @@ impl<'a> RawClient<'a> {
         self.send(self.plain(RST | ACK));
     }
 
-    /// Hears until there are so many answers of HTTP/1; whether they came in time.
+    /// Receives until there are `answers` HTTP/1 answers in all. Returns whether they arrived in time.
     pub fn hears_answers(&mut self, answers: usize, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while self.answers() < answers {
@@ -208,7 +208,7 @@ impl<'a> RawClient<'a> {
         true
     }
 
-    /// Asks so often, each time once the answer is there; how many answers came.
+    /// Sends a request `times` times, each after the previous answer. Returns the number of answers.
     pub fn asks(&mut self, request: &[u8], times: usize, within: Duration) -> usize {
         let before = self.answers();
         for answer in 1..=times {
@@ -220,7 +220,7 @@ impl<'a> RawClient<'a> {
         self.answers() - before
     }
 
-    /// Answers of HTTP/1 so far.
+    /// Returns the number of HTTP/1 answers so far.
     pub fn answers(&self) -> usize {
         self.heard.windows(9).filter(|bytes| bytes == b"HTTP/1.1 ").count()
     }
@@ -243,7 +243,7 @@ impl<'a> RawClient<'a> {
         while self.wire.socket.receive().expect("the socket hears").is_some() {}
     }
 
-    /// The next segment for this connection, if one has come.
+    /// Returns the next segment for this connection, if one has arrived.
     fn next(&self) -> Option<Heard> {
         while let Some(frame) = self.wire.socket.receive().expect("the socket hears") {
             if let Some(heard) = self.heard_in(&frame) {
@@ -271,7 +271,7 @@ impl<'a> RawClient<'a> {
     }
 }
 
-/// What a connection hears of the server.
+/// A segment that a connection receives from the server.
 struct Heard {
     sequence: u32,
     flags: u8,

@@ -1,4 +1,4 @@
-//! What tests of refusals share: a site, and what is left of a client there.
+//! Shared code for tests of refusals: a site, and the remains of a client there.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,27 +11,28 @@ fn addresses(port: u16) -> [SocketAddr; 2] {
     SERVER.map(|address| SocketAddr::new(address.parse().expect("it works"), port))
 }
 
-/// With segments as they are on a wire, and a server of both families, in the clear on port 80 and by TLS on 443.
+/// Starts nginx for both families, in the clear on port 80 and with TLS on 443. Offloads are off, so that segments are
+/// as on a wire.
 pub fn site(lab: &Lab) -> Child {
     without_offloads(&lab.client, "c0").expect("it works");
     without_offloads(&lab.server, "s0").expect("it works");
     nginx_with_tls(&lab.server, lab.directory(), &addresses(80), &addresses(443)).expect("it works")
 }
 
-/// What frames carry between a client and the site.
+/// Framing between a client and the site.
 #[derive(Clone, Copy, Debug)]
 pub enum Link {
-    /// Packets alone
+    /// Packets without a tag
     Plain,
-    /// A VLAN tag
+    /// Packets behind a VLAN tag
     Tagged,
 }
 
 impl Link {
-    /// Both.
+    /// Both kinds of framing.
     pub const ALL: [Self; 2] = [Self::Plain, Self::Tagged];
 
-    /// A laboratory whose frames are such.
+    /// Creates a laboratory with this framing.
     pub fn lab(self) -> Lab {
         let lab = Lab::new();
         if matches!(self, Self::Tagged) {
@@ -41,12 +42,12 @@ impl Link {
     }
 }
 
-/// The daemon, on the server's interface, with a rule that refuses so.
+/// Starts the daemon on the server's interface with a rule and this `refuse_with`.
 pub fn start(lab: &Lab, top: &str, refuse_with: &str, rule: &str) -> Daemon {
     start_on(lab, "s0", top, refuse_with, rule)
 }
 
-/// The same on this interface.
+/// Starts the daemon on this interface with a rule and this `refuse_with`.
 pub fn start_on(lab: &Lab, interface: &str, top: &str, refuse_with: &str, rule: &str) -> Daemon {
     let file = lab.directory().join("ratelimitd.toml");
     let top = format!("interfaces = [\"{interface}\"]\nsocket = \"{}\"\n{top}", lab.socket().display());
@@ -54,7 +55,8 @@ pub fn start_on(lab: &Lab, interface: &str, top: &str, refuse_with: &str, rule: 
     lab.start(&["run", "--config", file.to_str().expect("it works")])
 }
 
-/// Sockets of the server, other than those that listen or wait for late segments, whose peer is at this port.
+/// Returns the number of the server's sockets with a peer at this port. Listening sockets and those that wait for late
+/// segments do not count.
 pub fn sockets_of(server: &Namespace, client_port: u16) -> usize {
     let tables = ["tcp", "tcp6"].map(|of| format!("/proc/thread-self/net/{of}"));
     let text = server.inside(|| Ok(tables.iter().filter_map(|path| fs::read_to_string(path).ok()).collect::<String>()));
@@ -66,7 +68,7 @@ pub fn sockets_of(server: &Namespace, client_port: u16) -> usize {
     text.expect("it works").lines().filter(is_open).count()
 }
 
-/// Has the server's kernel track connections, and forget those that were reset within a second.
+/// Makes the server's kernel track connections, and forget reset ones within a second.
 pub fn track(lab: &Lab) {
     let table = "table inet track { chain in { type filter hook input priority 0; ct state established accept; }; }";
     let output = lab.server.run(&["nft", table]).expect("it works");
@@ -76,13 +78,14 @@ pub fn track(lab: &Lab) {
         .expect("it works");
 }
 
-/// Whether a connection from this port is tracked.
+/// Returns whether a connection from this port is tracked.
 pub fn is_tracked(server: &Namespace, client_port: u16) -> bool {
     let text = server.inside(|| Ok(fs::read_to_string("/proc/thread-self/net/nf_conntrack")?)).expect("it works");
     text.contains(&format!("sport={client_port} "))
 }
 
-/// Has what the server's driver sends back reach the client: a veth wants an XDP program at its other end for that.
+/// Makes frames that the server's driver sends back reach the client. A veth needs an XDP program at its other end for
+/// that.
 pub fn take_what_is_sent_back(lab: &Lab) {
     lab.attach_foreign_of(&lab.client, "c0");
 }

@@ -1,4 +1,4 @@
-//! The web page as clients on other hosts see it: by curl, and by bytes as they come.
+//! The web page as clients on other hosts see it, by curl and by raw bytes.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 
 use crate::lab::{HANGS_AFTER, Lab, run};
 
-/// Where it is served.
+/// Address at which the page is served.
 pub const PAGE: &str = "10.9.0.1:9464";
-/// What its certificate is for.
+/// Name in the page's certificate.
 pub const NAME: &str = "limiter.example";
 const WORKS: &str = "what a test needs works";
 
-/// A certificate for [`NAME`] with its key in one directory.
+/// A certificate for [`NAME`] and its key, in one directory.
 pub struct Pair {
-    /// Its file.
+    /// Path of the certificate.
     pub cert: PathBuf,
-    /// That of its private key.
+    /// Path of the private key.
     pub key: PathBuf,
 }
 
 impl Pair {
-    /// Makes one, in the files `named`.pem and `named`.key.
+    /// Creates a certificate and a key in the files `named`.pem and `named`.key.
     pub fn make(lab: &Lab, named: &str) -> Self {
         let at = |kind: &str| lab.directory().join(format!("{named}.{kind}"));
         let pair = Self { cert: at("pem"), key: at("key") };
@@ -37,36 +37,36 @@ impl Pair {
         pair
     }
 
-    /// Puts it in the place of another.
+    /// Replaces another certificate and its key.
     pub fn replace(&self, served: &Self) {
         fs::copy(&self.cert, &served.cert).expect(WORKS);
         fs::copy(&self.key, &served.key).expect(WORKS);
     }
 }
 
-/// What curl was answered.
+/// Answer that curl received.
 #[derive(Debug)]
 pub struct Answer {
-    /// 0 where nothing came.
+    /// HTTP status, or 0 without an answer.
     pub status: u16,
-    /// Headers and body.
+    /// Headers and body of the answer. Without an answer, curl's error.
     pub text: String,
 }
 
 impl Answer {
-    /// A header, by its name in lower case.
+    /// Returns a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::trim_end)
     }
 
-    /// The body, which is JSON.
+    /// Returns the body, which must be JSON.
     pub fn body(&self) -> Value {
         let body = self.text.rsplit_once("\r\n\r\n").expect(WORKS).1;
         serde_json::from_str(body).expect(WORKS)
     }
 }
 
-/// The page as curl opens it from the clients' side.
+/// The page as curl requests it from the clients' side.
 pub struct Site<'a> {
     lab: &'a Lab,
     origin: String,
@@ -74,18 +74,18 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// In the clear.
+    /// Returns the site over HTTP in the clear.
     pub fn plain(lab: &'a Lab) -> Self {
         Self { lab, origin: format!("http://{PAGE}"), options: Vec::new() }
     }
 
-    /// By TLS, with this certificate as the only one that is trusted.
+    /// Returns the site over TLS, with this certificate as the only trusted one.
     pub fn encrypted(lab: &'a Lab, trusted: &Path) -> Self {
         let options = ["--cacert", &trusted.display().to_string(), "--resolve", &format!("{NAME}:9464:10.9.0.1")];
         Self { lab, origin: format!("https://{NAME}:9464"), options: options.map(str::to_owned).to_vec() }
     }
 
-    /// Asks for a path, with more arguments for curl.
+    /// Requests a path, with more arguments for curl.
     pub fn ask(&self, path: &str, more: &[&str]) -> Answer {
         let mut curl = self.lab.client.command("curl");
         curl.args(["-sS", "-i", "--max-time", "20"]).args(&self.options).args(more);
@@ -97,7 +97,7 @@ impl<'a> Site<'a> {
         Answer { status, text: if status == 0 { told.stderr } else { told.stdout } }
     }
 
-    /// Tries to log in.
+    /// Tries to log in with a code.
     pub fn enter(&self, code: &str, more: &[&str]) -> Answer {
         let (origin, body) = (format!("Origin: {}", self.origin), json!({ "code": code }).to_string());
         self.ask("/login", &[&["-H", &origin, "-d", &body], more].concat())
@@ -113,45 +113,45 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Who is logged in.
+/// A logged-in user.
 pub struct Member<'a> {
-    /// Where.
+    /// Site of the session.
     pub site: &'a Site<'a>,
-    /// What the browser sends.
+    /// Cookie that the browser sends.
     pub cookie: String,
-    /// What every request repeats.
+    /// CSRF token that every request repeats.
     pub csrf: String,
-    /// The header that set the cookie.
+    /// Value of the header that set the cookie.
     pub set: String,
 }
 
 impl Member<'_> {
-    /// The same with the cookie and what goes with it.
+    /// Requests a path with the session's cookie and token.
     pub fn ask(&self, path: &str, more: &[&str]) -> Answer {
         let (cookie, csrf) = (format!("Cookie: {}", self.cookie), format!("X-CSRF-Token: {}", self.csrf));
         self.site.ask(path, &[&["-H", &cookie, "-H", &csrf], more].concat())
     }
 
-    /// Has something changed.
+    /// Sends a change with the session's cookie and token.
     pub fn change(&self, path: &str, body: &Value) -> Answer {
         let origin = format!("Origin: {}", self.site.origin);
         self.ask(path, &["-H", &origin, "-d", &body.to_string()])
     }
 }
 
-/// The code of a new link.
+/// Returns the code of a new link.
 pub fn code(lab: &Lab) -> String {
     let printed = lab.ratelimitd(&["web-token"]);
     assert_eq!(printed.code(), 0, "{}", printed.stderr);
     printed.stdout.trim().split_once("/login#").expect(WORKS).1.to_owned()
 }
 
-/// Connects from the clients' side.
+/// Connects to the page from the clients' side.
 pub fn connect(lab: &Lab) -> TcpStream {
     lab.client.inside(|| Ok(TcpStream::connect(PAGE)?)).expect(WORKS)
 }
 
-/// What is answered to these bytes; what the server closes is no fault.
+/// Returns the answer to these bytes. A connection that the server closes is no failure.
 pub fn raw(lab: &Lab, bytes: &[u8]) -> String {
     let mut stream = connect(lab);
     stream.set_read_timeout(Some(HANGS_AFTER)).expect(WORKS);

@@ -1,14 +1,14 @@
-//! Rows whose floor was not steady are measured again. Pure.
+//! Repetition of measurements with an unsteady floor. Pure.
 //!
-//! The floor is what costs the same whatever is measured: where it differs between rounds, something else had the
-//! machine. Which measurement is kept is told by the floor alone, never by what was measured above it.
+//! The floor is a cost that does not depend on what is measured. If it differs between rounds, something else used the
+//! machine. The floor alone decides which measurement is kept, never the result above it.
 
 use anyhow::Result;
 
-/// By how much of its median a floor may vary between rounds.
+/// Maximum variation of a steady floor between rounds, as a fraction of its median.
 pub const VARIED_MAX: f64 = 0.2;
 
-/// By how much of its median a floor varied between rounds.
+/// Returns the variation of a floor between rounds, as a fraction of its median.
 pub fn varied(floor: &[f64]) -> f64 {
     let mut floor = floor.to_vec();
     floor.sort_by(f64::total_cmp);
@@ -19,19 +19,19 @@ pub fn varied(floor: &[f64]) -> f64 {
     }
 }
 
-/// What a row came to, and how it came to that.
+/// Measurement of a row, with its quality.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steadied<T> {
-    /// The measurement whose floor varied least.
+    /// The measurement with the least varied floor.
     pub of: T,
-    /// By how much that varied.
+    /// Variation of that floor.
     pub floor_varied: f64,
-    /// How often the row was measured besides the first time.
+    /// Number of repetitions of the measurement.
     pub measured_again: u32,
 }
 
-/// Has the rows measured again whose floor varied by more than [`VARIED_MAX`], up to `again_max` times: `measure` is
-/// given their positions, and which time it is.
+/// Repeats the measurement of rows with a floor that varied by more than [`VARIED_MAX`], up to `again_max` times.
+/// `measure` receives the rows' positions and the number of the repetition.
 pub fn steadied<T>(
     first: Vec<T>,
     again_max: u32,
@@ -68,7 +68,7 @@ mod tests {
         assert!((varied(&[100.0, 300.0]) - 1.0).abs() < 1e-9);
     }
 
-    /// A measurement: its floor's rounds, and what was measured above them.
+    /// A measurement: the floor in each round, and the result above it.
     type Of = (Vec<f64>, f64);
 
     fn run(first: Vec<Of>, again_max: u32, mut later: Vec<Of>) -> (Vec<Steadied<Of>>, Vec<Vec<usize>>) {

@@ -1,4 +1,4 @@
-//! A real terminal: tmux has the keys and the screen. And a screen as HTML, for a picture of it.
+//! A real terminal, with tmux for keys and screen, and a conversion of a screen to HTML for pictures.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,15 +13,16 @@ pub struct Tmux<'a> {
 }
 
 impl<'a> Tmux<'a> {
-    /// Of 80 columns and 24 lines with `top`, and behind it what that ended with and how it left the terminal.
+    /// Starts `top` in 80 columns and 24 lines. Its exit code and the terminal's settings are shown after its end.
     pub fn with_top(lab: &'a Lab, variables: &str) -> Self {
         let shell = format!("{variables} {} top; echo \"ended with $?\"; stty -a; cat", binary().display());
         Self::start(lab, [80, 24], &shell)
     }
 
-    /// Of so many columns and lines, with a command.
+    /// Starts a command in a terminal of this size.
     pub fn start(lab: &'a Lab, [columns, lines]: [u16; 2], shell: &str) -> Self {
-        // Another socket each time: a server that is about to end would still answer at the one before.
+        // Each terminal has its own socket, because a server that is about to end would still answer at the previous
+        // one.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let tmux = Self { lab, socket: lab.directory().join(format!("tmux{number}.sock")) };
@@ -30,7 +31,7 @@ impl<'a> Tmux<'a> {
         tmux
     }
 
-    /// A command of tmux, which must succeed.
+    /// Runs a tmux command, which must succeed, and returns its output.
     pub fn ask(&self, args: &[&str]) -> String {
         let mut command = self.lab.command("tmux");
         command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").args(["-u", "-f", "/dev/null", "-S"]);
@@ -40,27 +41,27 @@ impl<'a> Tmux<'a> {
         output.stdout
     }
 
-    /// Presses keys.
+    /// Presses keys by their tmux names.
     pub fn keys(&self, keys: &[&str]) {
         self.ask(&[&["send-keys"], keys].concat());
     }
 
-    /// The screen's text.
+    /// Returns the screen's text.
     pub fn screen(&self) -> String {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// The screen's text with its colours, as escape sequences.
+    /// Returns the screen's text with its colours, as escape sequences.
     pub fn painted(&self) -> String {
         self.ask(&["capture-pane", "-p", "-e"])
     }
 
-    /// The screen once it has all of this.
+    /// Waits until the screen contains all of these words, and returns it.
     pub fn shows(&self, words: &[&str]) -> String {
         self.holds(|screen| words.iter().all(|word| screen.contains(word)), &format!("{words:?}"))
     }
 
-    /// The screen once this holds of it.
+    /// Waits until the screen satisfies a condition, and returns it.
     pub fn holds(&self, is_held: impl Fn(&str) -> bool, what: &str) -> String {
         let held = once(|| Some(self.screen()).filter(|screen| is_held(screen)));
         held.unwrap_or_else(|| panic!("no {what} in:\n{}", self.screen()))
@@ -75,7 +76,7 @@ impl Drop for Tmux<'_> {
     }
 }
 
-/// A terminal's first 16 colours, and those of text and ground.
+/// A terminal's first 16 colours, followed by the colours of text and ground.
 const PALETTE: [&str; 16] = [
     "#2e3440", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee9", "#7f8796", "#ff7b86",
     "#b5e08f", "#ffd68a", "#82c4ff", "#dd93f2", "#7fd4df", "#ffffff",
@@ -83,7 +84,7 @@ const PALETTE: [&str; 16] = [
 const TEXT: &str = "#d8dee9";
 const GROUND: &str = "#14181f";
 
-/// How a cell is painted.
+/// Rendition of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Paint {
     text: Option<String>,
@@ -98,7 +99,7 @@ impl Paint {
     const PLAIN: Self =
         Self { text: None, ground: None, is_bold: false, is_dim: false, is_underlined: false, is_reversed: false };
 
-    /// Follows a sequence that selects a rendition.
+    /// Applies an escape sequence that selects a rendition.
     fn select(&mut self, sequence: &str) {
         let mut codes = sequence.split([';', ':']).map(|code| code.parse::<u16>().unwrap_or(0));
         while let Some(code) = codes.next() {
@@ -150,7 +151,7 @@ impl Paint {
     }
 }
 
-/// One of a terminal's 256.
+/// Returns one of a terminal's 256 colours.
 fn colour(code: u16) -> Option<String> {
     let level = |of: u16| if of == 0 { 0 } else { 55 + of * 40 };
     Some(match code {
@@ -164,7 +165,7 @@ fn colour(code: u16) -> Option<String> {
     })
 }
 
-/// A page that looks like a painted screen, cell by cell.
+/// Returns an HTML page that looks like a painted screen, cell by cell.
 pub fn html(painted: &str) -> String {
     let mut page = format!(
         "<!doctype html><meta charset=utf-8><body style='margin:12px;background:{GROUND}'>\

@@ -1,4 +1,4 @@
-//! Random policies and packets, each twice: as the program takes it, and as the oracle does.
+//! Random policies and packets, each in two forms: one for the program and one for the oracle.
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
@@ -17,11 +17,11 @@ pub use packet::random_packet;
 
 /// Ports that some rules protect.
 const PORTS: [u16; 4] = [80, 443, 22, 8080];
-/// Where nobody is whom [`random_packet`] has send.
+/// Prefix of forged sources, none of which [`random_packet`] uses.
 const FORGED: &str = "16.0.0.0/4";
 const BUCKETS_NS: [u64; 5] = [SECOND_NS / 5, 2 * SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS];
 
-/// Prefixes that hold some of the sources, each one other's or not.
+/// Prefixes that contain some of the sources, nested or not.
 const SOURCES: [&str; 7] = [
     "198.51.0.0/16",
     "198.51.100.0/24",
@@ -36,7 +36,7 @@ const DESTINATIONS: [&str; 5] =
 const ENDED_MAX: usize = 3;
 const RULES: [&str; 5] = ["web", "api", "login", "premium", "rest"];
 
-/// A policy twice: as the program takes it, and as the oracle does.
+/// Returns a random policy in both forms.
 pub fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
     let mut access = Vec::new();
     if random.one_in(3) {
@@ -52,7 +52,7 @@ pub fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Po
     for _ in 0..=random.below(4) {
         let name = names.swap_remove(random.index(names.len()));
         let mut rule = random_rule(random, name, now);
-        // The program looks past so many rules that have ended, which the daemon takes out.
+        // The program skips at most this many ended rules, which the daemon removes.
         if rules.iter().filter(|(_, rule): &&(_, Rule)| rule.until.is_some()).count() == ENDED_MAX {
             rule.until = None;
         }
@@ -75,12 +75,12 @@ pub fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Po
     (Policy { ipv4_prefix: prefixes.0, ipv6_prefix: prefixes.1, access, rules }, twin)
 }
 
-/// Groups that limits are of: no source is as long.
+/// Groups of limits. None is as long as a source's prefix.
 const GROUPS: [Per; 3] = [Per::Prefix { v4: 23, v6: 32 }, Per::Prefix { v4: 8, v6: 47 }, Per::List];
 
 fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
     let mut limits = random_limits(random, name, 1, 4);
-    // The first is of each source, so that it is known who is new.
+    // The first limit is for each source, so that new sources are recognised.
     for limit in limits.iter_mut().skip(1) {
         if !random.one_in(3) {
             continue;
@@ -101,8 +101,7 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         from,
         to,
         mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
-        // What the guard refuses is verified by a socket, or of a source that has too many of them: no frame here has
-        // one.
+        // The guard's refusals need a socket, or a source with too many of them. No frame here has one.
         guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
@@ -146,7 +145,7 @@ fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> 
             ..limit
         });
     }
-    // Two limits of one rule have a window in common only where configurations may say so; program.rs has that case.
+    // Two limits of one rule share a window only where configurations allow it; program.rs tests that case.
     limits.sort_by_key(|limit| limit.slot);
     limits.dedup_by_key(|limit| limit.slot);
     limits
@@ -239,8 +238,8 @@ const fn twin_of_unit(unit: Unit) -> oracle::Unit {
     }
 }
 
-/// A policy whose refusals last and are cached: each client is judged as one, and its rules drop what is over a limit
-/// and nothing else.
+/// Returns a random policy with lasting refusals that are cached. Each client is judged as a whole, and rules drop
+/// traffic over a limit and nothing else.
 pub fn random_policy_to_cache_drops(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
     let (mut policy, mut twin) = random_policy(random, prefixes, now);
     policy.access.clear();
@@ -248,7 +247,7 @@ pub fn random_policy_to_cache_drops(random: &mut Random, prefixes: (u8, u8), now
     for (rule, twin) in policy.rules.iter_mut().zip(&mut twin.rules) {
         (rule.from, rule.to, rule.shadow_limits) = (Vec::new(), Vec::new(), Vec::new());
         (rule.mode, rule.refuse) = (Mode::Enforce, Refuse::Excess);
-        // Most are plain.
+        // Most have a single limit and no bans.
         if !random.one_in(4) {
             rule.limits.truncate(1);
             rule.bans = None;
@@ -258,9 +257,9 @@ pub fn random_policy_to_cache_drops(random: &mut Random, prefixes: (u8, u8), now
     (policy, twin)
 }
 
-/// A policy by which it is known of whom each packet must be counted though the program is overloaded: one limit a
-/// rule, so that it is remembered as a whole or not at all, and under names and in windows that no policy before had.
-/// Its first rule is for forged sources.
+/// Returns a random policy for overload, under which the source that each packet is charged to stays known. Each rule
+/// has one limit, so that a source is remembered as a whole or not at all. Names and windows are new. The first rule is
+/// for forged sources.
 pub fn random_policy_to_overload(
     random: &mut Random,
     prefixes: (u8, u8),

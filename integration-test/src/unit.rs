@@ -1,7 +1,7 @@
-//! The unit file as systemd would read it: its capabilities, and the system calls that it allows; and the daemon under it.
+//! The unit file as systemd reads it: its capabilities, the system calls that it allows, and the daemon under it.
 //!
-//! Knows the few settings that the tests hold a daemon to. Names of system calls and their sets come from
-//! `systemd-analyze` and the kernel's headers, so that the unit file is all that says what is allowed.
+//! Knows the few settings that the tests apply to a daemon. Names of system calls and of their sets come from
+//! `systemd-analyze` and the kernel's headers, so that only the unit file says what is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,42 +12,42 @@ use netlab::Child;
 
 use crate::lab::{Daemon, HANGS_AFTER, Lab, binary};
 
-/// The shipped unit.
+/// Text of the shipped unit.
 pub const TEXT: &str = include_str!("../../dist/systemd/ratelimitd.service");
 
-/// What the unit's group has for a number in tests.
+/// Number of the unit's group in tests.
 pub const GID: u32 = 64_321;
 
-/// Numbers of system calls by name, where a compiler is installed.
+/// Headers with the numbers of system calls, where a compiler is installed.
 const HEADERS: [&str; 3] = [
     "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
     "/usr/include/asm/unistd_64.h",
     "/usr/include/asm-generic/unistd.h",
 ];
-/// Sets within sets within sets.
+/// Maximum depth of nested sets.
 const DEPTH_MAX: usize = 8;
 
-/// What all lines of one setting say, in order: `CapabilityBoundingSet`.
+/// Returns the values of all lines of a setting such as `CapabilityBoundingSet`, in order.
 pub fn setting(name: &str) -> Vec<&'static str> {
     let value = |line: &'static str| line.strip_prefix(name)?.strip_prefix('=').map(str::trim);
     TEXT.lines().filter_map(value).collect()
 }
 
-/// Its capabilities: `CAP_BPF`, sorted.
+/// Returns the unit's capabilities such as `CAP_BPF`, sorted.
 pub fn capabilities() -> Vec<&'static str> {
     let mut names: Vec<_> = setting("CapabilityBoundingSet").into_iter().flat_map(str::split_whitespace).collect();
     names.sort_unstable();
     names
 }
 
-/// Numbers of the system calls that its filter passes on this machine.
+/// Returns the numbers of the system calls that the unit's filter passes on this machine.
 ///
-/// # Errors Where `systemd-analyze` or the kernel's headers are missing, and where the filter is not one that begins
-/// with what it allows.
+/// # Errors
+/// Fails if `systemd-analyze` or the kernel's headers are missing, or if the filter does not begin with what it allows.
 pub fn system_calls() -> Result<BTreeSet<u32>> {
     let sets = Sets::of_systemd()?;
     let numbers = numbers()?;
-    // Whatever a filter says, systemd adds these to what it allows.
+    // systemd always adds these to the allowed calls of a filter.
     let mut allowed = sets.members("@default", DEPTH_MAX)?;
     let mut lines = setting("SystemCallFilter").into_iter();
     let first = lines.next().context("the unit has no SystemCallFilter=")?;
@@ -64,15 +64,15 @@ pub fn system_calls() -> Result<BTreeSet<u32>> {
             }
         }
     }
-    // What this machine's kernel has no number for cannot be called.
+    // A call without a number in this machine's kernel cannot be made.
     Ok(allowed.iter().filter_map(|name| numbers.get(name)).copied().collect())
 }
 
-/// The daemon with these arguments under the unit's restrictions, which the binary `confine` puts on it, and with the
-/// unit's group in the host's list of groups. Returns once it is ready.
+/// Starts the daemon with these arguments under the unit's restrictions, which the binary `confine` applies. The host's
+/// list of groups has the unit's group. Returns once the daemon is ready.
 ///
 /// # Panics
-/// Where it does not come to that.
+/// Panics if the daemon does not become ready.
 pub fn start(lab: &Lab, confine: &str, args: &[&str]) -> Daemon {
     let groups = lab.directory().join("group");
     let known = fs::read_to_string("/etc/group").expect("the host has groups");
@@ -85,7 +85,7 @@ pub fn start(lab: &Lab, confine: &str, args: &[&str]) -> Daemon {
     Daemon { child }
 }
 
-/// Sets of system calls by name, and what they have: names, and names of sets.
+/// Sets of system calls by name. A set contains names of calls and of other sets.
 struct Sets(BTreeMap<String, Vec<String>>);
 
 impl Sets {

@@ -1,5 +1,5 @@
-//! Clients that give up a refused request: its connection is ended towards both sides, and what their kernels send again
-//! uses up nothing of the window that frees.
+//! Tests of clients that give up a refused request. The connection is ended towards both sides, and retransmissions by
+//! the clients' kernels use up nothing of the window that frees.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -23,11 +23,11 @@ use ratelimit_datapath::Datapath as _;
 use ratelimit_policy::desired::WindowForm;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-/// Requests that a source has in a window of ten seconds. A strict one frees after twelve at most.
+/// Limit of a source's requests in a window of ten seconds. A strict window frees after twelve seconds at most.
 const LIMIT: u64 = 10;
 const WINDOW_MAX: Duration = Duration::from_secs(12);
 const WINDOWS: u32 = 4;
-/// Each client opens a connection so often: twice as many as its limit.
+/// Interval at which each client opens a connection, twice as often as its limit allows.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Way in which a client writes its request.
@@ -40,7 +40,7 @@ enum Writes {
     Long,
 }
 
-/// Asks over a new connection, and closes it where no answer has come in time. Whether one has.
+/// Sends a request over a new connection, and closes it if no answer arrives in time. Returns whether one arrived.
 fn asks(lab: &Lab, from: &str, patience: Duration, writes: Writes) -> bool {
     let mut stream = lab.open(from, 80);
     stream.set_read_timeout(Some(patience)).unwrap();
@@ -62,7 +62,7 @@ fn asks(lab: &Lab, from: &str, patience: Duration, writes: Writes) -> bool {
     is_written && matches!(stream.read(&mut [0; 64]), Ok(bytes) if bytes > 0)
 }
 
-/// Requests of each source that the server has answered, by its log.
+/// Returns the number of a source's requests that the server has answered, by its log.
 fn served(lab: &Lab, from: &str) -> u64 {
     let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
     log.lines().filter(|line| line.starts_with(&format!("{from} ")) && line.contains("GET / ")).count() as u64
@@ -98,7 +98,7 @@ fn a_freed_window_goes_to_clients_that_still_wait() {
             });
         }
     });
-    // A repetition of a client that has left would be admitted in one of the next windows.
+    // A retransmission of a client that has left would be admitted in one of the next windows.
     thread::sleep(WINDOW_MAX);
     let read = clients.iter().zip(&answered).map(|((from, patience_ms, writes), answered)| {
         (*from, *patience_ms, *writes, answered.load(Ordering::Relaxed), served(&lab, from))
@@ -114,7 +114,7 @@ fn a_freed_window_goes_to_clients_that_still_wait() {
     }
 }
 
-/// How a client leaves a connection on which it waits.
+/// Way in which a client leaves a connection while it waits for an answer.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
     Closes,
@@ -122,7 +122,7 @@ enum Leaves {
     Resets,
 }
 
-/// Whether a client's kernel still has a connection from this port to send on.
+/// Returns whether a client's kernel still has a connection from this port on which it may send.
 fn is_repeating(client: &Namespace, port: u16) -> bool {
     let filter = format!("sport = :{port}");
     let states = ["established", "fin-wait-1", "fin-wait-2", "closing", "last-ack"];
@@ -177,7 +177,7 @@ fn a_connection_whose_client_leaves_a_refused_request_is_ended_at_both_ends() {
                 assert!(client.is_some(), "{how:?} {from}: the client's socket");
                 drop(left);
             }
-            // The connection that has what it asked for goes on, and may be closed as ever.
+            // The answered connection stays open, and can be closed as usual.
             let port = kept.local_addr().unwrap().port();
             assert_eq!(sockets_of(&lab.server, port), 1);
             drop(kept);
@@ -252,7 +252,7 @@ fn a_client_that_half_closes_behind_a_request_within_its_limit_is_answered() {
     let _daemon = start(&lab, "", "drop", "limits = [\"3/1h\"]");
     for is_joined in [false, true, false] {
         let mut stream = lab.open(CLIENTS[0], 80);
-        // More is said to follow, and what follows is the end: both are one segment.
+        // MSG_MORE announces more data, and the end follows: both are one segment.
         let joined = if is_joined { libc::MSG_MORE } else { 0 };
         let sent = send(stream.as_raw_fd(), REQUEST, MsgFlags::from_bits_retain(joined)).unwrap();
         assert_eq!(sent, REQUEST.len());
@@ -265,7 +265,7 @@ fn a_client_that_half_closes_behind_a_request_within_its_limit_is_answered() {
     }
 }
 
-/// Where a frame over IPv4 has the flags of TCP, and two of them.
+/// Offset of the TCP flags in a frame over IPv4, and two of the flags.
 const FLAGS_AT: usize = 14 + 20 + 13;
 const FIN: u8 = 1;
 const RST: u8 = 4;
@@ -277,7 +277,7 @@ fn with_flag(mut frame: Vec<u8>, flag: u8) -> Vec<u8> {
     frame
 }
 
-/// What closes the connection behind the request that it is at.
+/// Returns the frame that closes the connection behind its current request.
 fn closing(of: &mut Established, flag: u8) -> Vec<u8> {
     let before = of.sequence;
     of.sequence = before.wrapping_add(u32::try_from(REQUEST.len()).unwrap());
@@ -286,7 +286,7 @@ fn closing(of: &mut Established, flag: u8) -> Vec<u8> {
     frame
 }
 
-/// The sequence number of the reset that a frame is; none where it is no reset.
+/// Returns the sequence number of a frame that is a reset, otherwise `None`.
 fn reset_of(frame: &[u8]) -> Option<u32> {
     match PacketHeaders::from_ethernet_slice(frame).unwrap().transport {
         Some(TransportHeader::Tcp(tcp)) if tcp.rst && !tcp.fin => Some(tcp.sequence_number),
@@ -298,7 +298,7 @@ fn reset_of(frame: &[u8]) -> Option<u32> {
 fn only_what_the_client_itself_sends_ends_its_connection_and_no_repetition_is_admitted_after_it() {
     needs_root!();
     const TENTH_NS: u64 = 100_000_000;
-    // The window is of five minutes, and the request that fills it comes with the first bucket.
+    // The window has five minutes, and the request that fills it arrives in the first bucket.
     const FREES_NS: u64 = 360 * 10 * TENTH_NS;
     let runs = || {
         let mut program = Program::new(&policy(&[limit(1, Unit::Requests, WindowForm::Strict)]));
@@ -326,12 +326,12 @@ fn only_what_the_client_itself_sends_ends_its_connection_and_no_repetition_is_ad
             let (action, ended) = run(&mut program, &before)?;
             assert_eq!((action, reset_of(&ended)), (PASS, Some(refused.sequence)));
             drop(refused);
-            // The server's socket is gone: what comes again is for the kernel, and is no request.
+            // The server's socket is gone. A retransmission goes to the kernel, and is no request.
             for _ in 0..8 {
                 assert_eq!(run(&mut program, &request)?, (PASS, request.clone()));
             }
         }
-        // All in one segment: at once, and as a repetition when the window has freed.
+        // All in one segment: sent at once, and retransmitted when the window has freed.
         let joined = open()?;
         let frame = with_flag(joined.frame(REQUEST), FIN);
         let (action, ended) = run(&mut program, &frame)?;

@@ -1,5 +1,5 @@
-//! Access logs as a second count: what HTTP/2 hides in a record is charged once the server has logged it, and nobody
-//! is charged for what a log says of others.
+//! Tests of access logs as a second count. Requests that HTTP/2 hides in a record are charged once the server has
+//! logged them, and nobody is charged for what a log says about others.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -28,27 +28,27 @@ fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rota
     let check = site.lab.ratelimitd(&["check", CLIENT]).stdout;
     assert!(check.contains("of them added from the log)"), "{check}");
 
-    // A killed daemon leaves the windows, and reads on where it had read to.
+    // A killed daemon leaves its windows, and later continues to read where it had stopped.
     daemon.end(Signal::SIGKILL);
     site.load(1_000, 1, 100);
     let daemon = site.limit("1000000/1h");
     site.load(1_000, 1, 100);
     once(|| (site.report()["behind_bytes"] == 0).then_some(()));
     let (logged, charged) = (site.logged(), site.used());
-    // What is in the window stands for lines that were read before, so no line is charged twice.
+    // The window already contains the lines that were read before, so no line is charged twice.
     assert!((12_600..=logged).contains(&charged), "{charged} after a kill, {logged} are logged");
     assert_eq!(logged, 14_551);
 
-    // Another client, which the daemon has followed all along.
+    // Another client, whose lines the daemon has followed all along.
     let url = format!("https://{}/", SERVER[0]);
     let of_another = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", &url];
-    // The server writes to the file of before until it is told.
+    // The server writes to the renamed file until it gets a signal.
     fs::rename(site.log(), site.lab.directory().join("access.log.1")).unwrap();
     (0..5).for_each(|_| drop(site.lab.client.run(&of_another).unwrap()));
     site.web.signal(Signal::SIGUSR1).unwrap();
     assert!(once(|| site.log().exists().then_some(())).is_some());
     (0..5).for_each(|_| drop(site.lab.client.run(&of_another).unwrap()));
-    // Each line was read once: more would have been charged, and fewer would leave the next ones uncharged.
+    // Each line was read once. More would have been charged otherwise, and fewer would leave the next ones uncharged.
     let line = fs::read_to_string(site.log()).unwrap().lines().last().unwrap().to_owned() + "\n";
     OpenOptions::new().append(true).open(site.log()).unwrap().write_all(line.repeat(7).as_bytes()).unwrap();
     assert!(once(|| (used(&site.lab, CLIENTS[1]) == 17).then_some(())).is_some(), "{:#}", site.report());
@@ -87,15 +87,15 @@ fn a_client_that_multiplexes_gets_its_limit_and_what_was_in_flight_once_and_then
     }
     drop(ends);
     let samples = sampler.join().unwrap();
-    // The window and the bucket that it begins in.
+    // The window and its first bucket.
     let later_from = WINDOW + WINDOW / 5;
     let first = samples.iter().filter(|(at, _)| *at <= WINDOW).map(|(_, logged)| *logged).max().unwrap_or(0);
     let later = most_within(&samples, WINDOW, later_from);
     println!("{first} in the first window, {later} at most in one that begins later; {:#}", site.report());
-    // What was in flight is answered, and some of what came before its lines were read.
+    // Requests in flight are answered, and some of those that arrived before their lines were read.
     assert!(first <= LIMIT + 2 * IN_FLIGHT, "{first}");
     assert!((1..=LIMIT + LIMIT / 10).contains(&later), "{later}: {samples:?}");
-    // Another client has all of its limit.
+    // Another client still has its whole limit.
     let url = format!("https://{}/", SERVER[0]);
     let curl = ["curl", "-sk", "--interface", CLIENTS[1], "-o", "/dev/null", "-w", "%{http_code}", &url];
     for _ in 0..20 {
@@ -138,7 +138,7 @@ fn lines_charge_no_one_but_peers_within_the_window() {
     assert!(lines["malformed"].as_u64().unwrap() >= 11, "{lines:#}");
     assert_eq!(site.used(), 10, "nobody is charged for it");
     assert_eq!(used(&site.lab, "198.51.100.7"), 0);
-    // A line of a peer that is of now charges it: so many more than was counted.
+    // A line of a peer with the current time charges the difference to what was counted.
     log.write_all(line(CLIENT, now(0)).repeat(7).as_bytes()).unwrap();
     assert!(once(|| (site.used() == 17).then_some(())).is_some(), "{}", site.used());
 }
@@ -177,7 +177,7 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
     let _daemon = site.limit_by(&rule);
     let login = format!("https://{}/%6Cogin?next=/", SERVER[0]);
     let post = |client: &str, url: &str| post(&site.lab, client, url);
-    // Others look at the page as often as they like, and log in within the limit.
+    // Others load the page as often as they like, and log in within the limit.
     let other = CLIENTS[1];
     for _ in 0..30 {
         let page = ["curl", "-sk", "--interface", other, "-o", "/dev/null", &login];
@@ -185,7 +185,7 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
     }
     let within: Vec<String> = (0..5).map(|_| post(other, &login)).collect();
     assert_eq!(within, ["200"; 5], "{:#}", site.report());
-    // A guesser asks one after the other.
+    // A guesser sends one guess after the other.
     let guesses: Vec<String> = (0..60).map(|_| post(CLIENT, &login)).take_while(|code| code == "200").collect();
     assert!((6..=20).contains(&guesses.len()), "{} guesses: {:#}", guesses.len(), site.report());
     let ban = once(|| {
@@ -196,7 +196,7 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
     let said = site.lab.ratelimitd(&["stats"]).stdout;
     assert!(said.contains("5 requests in 1m with path=/login method=POST"), "{said}");
     assert_eq!(post(other, &format!("https://{}/", SERVER[0])), "200", "who is within the limits is served");
-    // The ban says which limit began it.
+    // The ban names the limit that caused it.
     let events = site.lab.ratelimitd(&["events"]).stdout;
     let is_told =
         |line: &str| line.contains("banned by rule") && line.contains("5/1m requests path=/login method=POST");
@@ -215,14 +215,14 @@ fn turns_of_a_source_that_lines_have_taken_beyond_its_limit_are_charged_as_all_o
         "{:#}",
         site.report()
     );
-    // Once its window is free, one turn fills it.
+    // Once the client's window is free, one turn fills it.
     let freed = once(|| (site.used() == 0).then_some(()));
     assert!(freed.is_some(), "{}", site.used());
     let curl = ["curl", "-sk", "-o", "/dev/null", &format!("https://{}/", SERVER[0])];
     site.lab.client.run(&curl).unwrap();
     assert_eq!(site.used(), 50);
     assert_eq!(used(&site.lab, CLIENTS[1]), 0);
-    // A source that is freed begins again: each of its requests counts once, by packet or by line.
+    // A source that is unblocked starts again: each of its requests counts once, by packet or by line.
     assert_eq!(site.lab.ratelimitd(&["unblock", CLIENT]).code(), 0);
     assert!(once(|| (site.report()["turn_requests_max"]["default"] == 1).then_some(())).is_some());
     for asked in 1..=8 {
@@ -244,7 +244,7 @@ fn each_limit_is_charged_for_lines_no_older_than_its_window() {
             (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)).strftime("%d/%b/%Y:%H:%M:%S +0000");
         format!("{CLIENT} - - [{time}] \"GET / HTTP/2.0\" 404 3 \"-\" \"-\"\n")
     };
-    // Half an hour, five minutes, and now.
+    // Lines of half an hour ago, of five minutes ago, and of now.
     let text = line(1_800).repeat(40) + &line(300).repeat(20) + &line(0).repeat(5);
     OpenOptions::new().append(true).open(site.log()).unwrap().write_all(text.as_bytes()).unwrap();
     let used = || {

@@ -1,4 +1,5 @@
-//! Access logs as files: whatever becomes of one, each line is charged once, and counting goes on without it.
+//! Tests of access logs as files: whatever happens to a file, each line is charged once, and counting goes on without
+//! it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs::{self, File, OpenOptions};
@@ -13,14 +14,14 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Starts the daemon with this log, and waits until it is followed: what is written before is not read.
+/// Starts the daemon with this log, and waits until it follows the log. Lines written before are not read.
 fn limit(site: &Site, log: &Path) -> Daemon {
     let daemon = site.lab.limit(&["--limit", "1000/1h", "--access-log", log.to_str().unwrap()]);
     assert!(once(|| (site.report()["state"] == "is followed").then_some(())).is_some(), "{:#}", site.report());
     daemon
 }
 
-/// A line of the client, of now.
+/// Returns a log line of the client with the current time.
 fn line() -> String {
     let time = jiff::Timestamp::now().strftime("%d/%b/%Y:%H:%M:%S +0000");
     format!("{CLIENT} - - [{time}] \"GET / HTTP/2.0\" 200 3 \"-\" \"-\"\n")
@@ -30,7 +31,7 @@ fn append(path: &Path, lines: usize) {
     OpenOptions::new().append(true).open(path).unwrap().write_all(line().repeat(lines).as_bytes()).unwrap();
 }
 
-/// Runs logrotate at once, with a state file of the site's own.
+/// Runs logrotate at once, with the site's own state file.
 fn rotate(site: &Site, how: &str) {
     let (directory, log) = (site.lab.directory(), site.log());
     let config = directory.join("logrotate.conf");
@@ -54,7 +55,7 @@ fn logrotate_by_name_by_copy_and_with_compression_has_each_line_charged_once() {
     {
         site.load(500, 2, 50);
         all += 500;
-        // Some of it may not have been read yet. What was copied is read in the copy, unless that is compressed at once.
+        // Some of it may not have been read yet. A copy is read after the rotation, unless it is compressed at once.
         if how.starts_with("copytruncate") && how.ends_with("compress") {
             assert!(once(|| (site.used() == all).then_some(())).is_some(), "round {round}: {:#}", site.report());
         }
@@ -72,7 +73,7 @@ fn a_log_of_ten_gigabytes_is_read_from_its_end_at_once() {
     let site = Site::new();
     let path = site.lab.directory().join("large.log");
     File::create(&path).unwrap().set_len(10 << 30).unwrap();
-    // The last line that was there ends it.
+    // Terminates the last line that existed before.
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b"\n").unwrap();
     let begun = Instant::now();
     let _daemon = limit(&site, &path);
@@ -93,7 +94,7 @@ fn a_fifo_is_read_though_its_writers_come_and_go() {
     site.load(1, 1, 1);
     for all in [4, 7, 10] {
         let lines = if all == 4 { 4 } else { 3 };
-        // It waits until the daemon reads.
+        // The write waits until the daemon reads.
         OpenOptions::new().write(true).open(&path).unwrap().write_all(line().repeat(lines).as_bytes()).unwrap();
         assert!(once(|| (site.used() == all).then_some(())).is_some(), "{}: {:#}", site.used(), site.report());
     }
@@ -121,7 +122,7 @@ fn a_log_on_a_full_disk_stops_and_is_charged_again_once_there_is_room() {
     assert!(once(|| (site.used() == 23).then_some(())).is_some(), "packets are counted: {}", site.used());
     file.set_len(0).unwrap();
     append(&log, 30);
-    // Of 33 lines 21 were counted, and 2 charged.
+    // 21 of 33 lines were counted, and 2 were charged.
     assert!(once(|| (site.used() == 33).then_some(())).is_some(), "{}: {:#}", site.used(), site.report());
     drop((daemon, mounted));
 }
@@ -176,7 +177,7 @@ fn a_million_addresses_charge_nobody_and_take_a_bounded_memory() {
     println!("{before} kB before, {most} kB at most");
     assert!(most < before + MEMORY_MAX_KB, "{before} kB, then {most} kB");
     assert_eq!((site.used(), used(&site.lab, CLIENTS[1]), used(&site.lab, SERVER[0])), (5, 0, 0));
-    // Who connects is charged again, once most lines are of such.
+    // Clients that connect directly are charged again once most lines are theirs.
     file.write_all(line().repeat(3_000).as_bytes()).unwrap();
     assert!(once(|| (site.used() > 1_000).then_some(())).is_some(), "{:#}", site.report());
 }

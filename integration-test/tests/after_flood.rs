@@ -1,4 +1,4 @@
-//! What is left of a flood of forged sources once it is over: in the history, and in memory.
+//! Remains of a flood of forged sources once it is over: in the history, and in memory.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -13,13 +13,13 @@ use integration_test::lab::{CLIENTS, Daemon, Lab, number, once};
 use netlab::{PacketSocket, needs_root};
 use serde_json::Value;
 
-/// How much more memory than before the flood is left after a quiet time, in hundredths.
+/// Maximum memory after a quiet time, in percent of the memory before the flood.
 const LEFT_MAX: u64 = 150;
 const QUIET: Duration = Duration::from_secs(20);
-/// The quiet time, and what a busy machine takes for it.
+/// Maximum duration of the quiet time on a busy machine.
 const WITHIN: Duration = Duration::from_secs(240);
 
-/// Sends two SYNs of each of so many sources: the second is refused.
+/// Sends two SYNs of each of `sources` sources, the second of which is refused.
 fn flood(lab: &Lab, sources: u32) {
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     for number in 0..sources {
@@ -49,7 +49,7 @@ fn memory_returns_after_a_flood() {
     needs_root!();
     let lab = Lab::quiet();
     let daemon = lab.limit(&["--limit", "1/10s", "--count", "connections", "--port", "80"]);
-    // What every daemon takes in its first seconds.
+    // Memory that every daemon allocates in its first seconds.
     flood(&lab, 100);
     sleep(Duration::from_secs(15));
     lab.stats();
@@ -84,7 +84,7 @@ fn a_source_that_is_still_refused_after_a_flood_is_taken_up_and_the_loss_is_name
         words.contains("NOT COMPLETE").then_some(words)
     });
     assert!(!words.unwrap().contains("nothing is remembered"));
-    // Whichever event was lost: each source is refused now, and so each has an episode.
+    // Even if an event was lost, each source is refused now and therefore has an episode.
     let of = |number: u32| Ipv4Addr::from_bits((100 << 24 | 64 << 16) + number).to_string();
     let begin = Instant::now();
     let has_episode = |of: &str| story(&lab, of).is_some_and(|story| story["episodes"][0]["reason"] == "over_limit");

@@ -1,5 +1,4 @@
-//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the
-//! other, and nothing that was counted is lost.
+//! Two configurations of maximum size, applied in turn under load. No packet meets parts of both, and no count is lost.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -19,19 +18,18 @@ use netlab::{PacketSocket, needs_root};
 const ENTRIES: u32 = 100_000;
 const RULES: usize = 64;
 const RELOADS: u32 = 10;
-/// Entries of a list that differ from one reload to the next but one; in every third all do.
+/// Number of a list's entries that differ between two versions of the same side. In every third round all differ.
 const CHANGED: u32 = 1_000;
 const ALL_CHANGE_EVERY: u32 = 3;
-/// The daemon's own CPU time, of each kind of reload the one in the middle: the tests share the machine with whatever
-/// else it does.
+/// Maximum CPU time of the daemon for a reload, by the median of each kind. The machine has other load.
 const RELOAD_CPU_MAX: Duration = Duration::from_secs(1);
 
-/// A configuration: everything about the judging of a packet from the client to port 80 differs from the other's.
+/// A configuration. It differs from the other in everything that concerns a packet from the client to port 80.
 struct Side {
-    /// The rule for port 80, and the key of the list that the client is in.
+    /// Rule for port 80, and the key of the list with the client.
     judge: &'static str,
     list: &'static str,
-    /// The other's rule, which has another port here.
+    /// Rule that the other side has for port 80, with another port here.
     bystander: &'static str,
 }
 
@@ -40,14 +38,14 @@ const SIDES: [Side; 2] = [
     Side { judge: "right", list: "allow", bystander: "left" },
 ];
 
-/// The only ways in which a packet to port 80 may be judged: by which rule, and for which reason.
+/// The only valid verdicts on a packet to port 80: rule and reason.
 const WHOLE: [(&str, &str); 2] = [("left", "denied"), ("right", "exempt")];
 
-/// Writes one side's file, and its list with this number in most, or all, of its entries.
+/// Writes one side's file and its list, with the round's number in most or all of the list's entries.
 fn write(lab: &Lab, side: usize, round: u32) {
     let Side { judge, list, bystander } = &SIDES[side];
     let mut entries = format!("{}\n", CLIENTS[0]);
-    // The other entries are as this side has had them since all of them changed.
+    // The other entries stay as they were when this side last changed all of them.
     let since = (0..=round).rev().step_by(2).find(|round| round.is_multiple_of(ALL_CHANGE_EVERY)).unwrap_or(0);
     for entry in 1..ENTRIES {
         let round = if entry < CHANGED { round } else { since };
@@ -70,7 +68,7 @@ fn write(lab: &Lab, side: usize, round: u32) {
         )
     });
     let mut rules: Vec<String> = others.collect();
-    // The places differ too, so that no bit of one configuration means the same in the other.
+    // The rules' positions differ too, so that no bit of one configuration means the same in the other.
     let places = if side == 0 { [0, 40, 20] } else { [60, 0, 30] };
     for (place, rule) in places.into_iter().zip([judge, bystander, kept]) {
         rules.insert(place, rule);
@@ -83,9 +81,9 @@ fn write(lab: &Lab, side: usize, round: u32) {
     fs::write(lab.directory().join("ratelimitd.toml"), text).unwrap();
 }
 
-/// Packets that were judged, by rule and reason; those by no rule under "".
+/// Returns the number of judged packets, by rule and reason. Packets without a rule are under "".
 fn judged(lab: &Lab) -> BTreeMap<(String, String), u64> {
-    // Not over TCP, where they may be a second old.
+    // Read over the socket, because TCP may serve values that are a second old.
     let mut stream = UnixStream::connect(lab.socket()).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut metrics = String::new();

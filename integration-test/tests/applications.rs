@@ -1,5 +1,5 @@
-//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they
-//! go on without it.
+//! Tests of the example applications in Python and PHP with the real daemon: their requests, the client that they
+//! charge, and their work without the daemon.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -14,20 +14,20 @@ use netlab::{Child, needs_root};
 use nix::sys::signal::Signal;
 
 const PORT: u16 = 8080;
-/// So long the Python client asks no daemon that did not answer.
+/// Time for which the Python client does not contact a daemon that did not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples")
 }
 
-/// Seconds that a copy waits for the daemon where each answer has to come: no machine is too busy for that.
+/// Timeout in seconds of a copy that must receive all answers, long enough for any busy machine.
 const PATIENT_SECONDS: &str = "60.0";
-/// Seconds that a copy waits for a daemon that is stopped, which never answers.
+/// Timeout in seconds of a copy with a stopped daemon, which never answers.
 const BRIEF_SECONDS: &str = "3.0";
 
-/// A copy of an example that waits so many seconds for the daemon's answers. The shipped tenth of a second is a bound on
-/// a real clock, which a busy machine exceeds.
+/// Copies an example and changes its timeout for the daemon's answers. The shipped tenth of a second is a bound of real
+/// time, which a busy machine exceeds.
 fn copy_that_waits(lab: &Lab, directory: &str, seconds: &str) -> PathBuf {
     let copy = lab.directory().join(format!("{directory}-{seconds}"));
     fs::create_dir(&copy).unwrap();
@@ -46,7 +46,7 @@ fn application(lab: &Lab, program: &str, args: &[&str], directory: &str, seconds
     let mut command = lab.command(program);
     command.args(args).current_dir(copy_that_waits(lab, directory, seconds));
     let child = Child::start(command).unwrap();
-    // Not by the interface that is limited.
+    // Connects over an interface that is not limited.
     once(|| lab.server.inside(|| Ok(TcpStream::connect((Ipv6Addr::LOCALHOST, PORT))?)).ok())
         .unwrap_or_else(|| panic!("{program} does not listen: {}", child.stderr()));
     child
@@ -71,7 +71,7 @@ fn log_in(lab: &Lab, from: &str, password: &str) -> String {
     answer
 }
 
-/// The status, and the headers of an answer that are about limits.
+/// Returns an answer's status, and its headers about limits.
 fn of(answer: &str) -> (u16, Vec<String>) {
     let (head, _) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
     let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap();
@@ -107,9 +107,9 @@ fn charges_and_says_so(lab: &Lab, client: &str) {
     assert!(fields[1].starts_with("RateLimit: \"login\";r=0;t="), "{fields:?}");
 }
 
-/// The page, and no word of limits.
+/// Asserts that the application serves its page without any header about limits.
 fn goes_on_alone(lab: &Lab, client: &str) {
-    // Or the client gives up: a daemon that is stopped never answers.
+    // The client would otherwise give up, because a stopped daemon never answers.
     assert_eq!(get(lab, client), (200, Vec::new()));
     assert_eq!(of(&log_in(lab, client, "guess")), (401, Vec::new()));
 }
@@ -129,7 +129,7 @@ fn does_as_it_says(program: &str, args: &[&str], directory: &str) {
     daemon.child.signal(Signal::SIGSTOP).unwrap();
     goes_on_alone(&lab, CLIENTS[1]);
     daemon.child.signal(Signal::SIGCONT).unwrap();
-    // Each time is a connection of the twenty that it has.
+    // Each attempt uses one of the twenty allowed connections.
     let is_asked = (0..10).any(|_| {
         thread::sleep(PAUSE);
         let (status, fields) = get(&lab, CLIENTS[1]);

@@ -1,5 +1,5 @@
-//! Beside others: where another program has XDP, or packets have no Ethernet header, the limiter runs at TCX ingress,
-//! with the same verdicts, counters and lifecycle.
+//! Tests of the limiter at TCX ingress, which it uses if another program has XDP or packets have no Ethernet header.
+//! Verdicts, counters and lifecycle are the same.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -23,7 +23,7 @@ fn hook_of(stats: &Value) -> (&Value, &Value) {
     (stats.pointer("/interfaces/0/hook").unwrap(), stats.pointer("/interfaces/0/xdp_mode").unwrap())
 }
 
-/// What `doctor` sees at TCX of this interface.
+/// Returns what `doctor` sees at TCX of this interface.
 fn at_tcx(lab: &Lab, interface: &str) -> String {
     let output = lab.ratelimitd(&["doctor", interface, "--json"]);
     let found: Value = serde_json::from_str(&output.stdout).unwrap();
@@ -53,7 +53,7 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
     assert!(words.contains("BY TCX on s0"), "{words}");
     assert!(at_tcx(&lab, "s0").contains("ratelimitd"));
 
-    // Nobody is there, and the filter is.
+    // The daemon is gone, and the filter is still there.
     assert_ne!(daemon.end(Signal::SIGKILL), 0);
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[1], 80, 2);
@@ -61,7 +61,7 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
     assert_eq!(hook_of(&lab.stats()).0, "tcx");
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[2], 80, 3);
-    // One limits it, at whichever hook.
+    // Only one daemon may limit an interface, at whichever hook.
     let elsewhere = lab.directory().join("other.sock");
     let refused = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", elsewhere.to_str().unwrap()]);
     assert_refused(&refused, 75, &["s0 already has", "ratelimitd"]);
@@ -107,7 +107,7 @@ fn both_hooks_hold_one_count_and_what_ends_leaves_nothing() {
         let hooks: Vec<_> = stats["interfaces"].as_array().unwrap().iter().map(|of| of["hook"].clone()).collect();
         assert_eq!(hooks, ["xdp", "tcx"]);
         lab.assert_admitted(CLIENTS[0], 80, 3);
-        // A source is one client wherever it comes in.
+        // A source is one client on all interfaces.
         let sender = PacketSocket::sender(&lab.client, "c1").unwrap();
         let source = CLIENTS[0].parse::<std::net::Ipv4Addr>().unwrap().octets();
         let syn = tagged(&[], IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(80, 2)));
@@ -135,7 +135,7 @@ fn packets_without_an_ethernet_header_are_limited_and_counted_to_the_byte() {
     assert_refused(&refused, 69, &["tun0", "no Ethernet header", "`--hook auto`"]);
     let _daemon = lab.start(&["--iface", "tun0", "--limit", "3/1h", "--count", "packets", "--port", "5000/udp"]);
     assert_eq!(hook_of(&lab.stats()).0, "tcx");
-    // An address whose bytes read as the type of an Ethernet frame, where one is looked for.
+    // The second address reads as the type of an Ethernet frame, where a program looks for one.
     for source in [[192, 0, 2, 2], [8, 0, 0x45, 0]] {
         let packet = V4 { source, ..V4::of(UDP) }.around(udp_from(4000, 5000, [7; 100]));
         let before = packets(&lab.stats());
@@ -164,7 +164,7 @@ fn an_interface_without_a_header_that_comes_later_is_limited_too() {
     command.args(["run", "--config"]).arg(&file);
     let daemon = Child::start(command).unwrap();
     daemon.wait_for_line("ratelimitd: up, but NOT PROTECTED: tun0 is not attached", HANGS_AFTER).unwrap();
-    // By now it may load no program any more.
+    // At this time the daemon may load no more programs.
     let mut tun = Tun::new(&lab.server, "tun0", "192.0.2.1/24").unwrap();
     let stats = lab.stats_once(|stats| stats.pointer("/interfaces/1/attached").unwrap() == true);
     assert_eq!(stats.pointer("/interfaces/1/hook").unwrap(), "tcx");
@@ -208,7 +208,7 @@ fn tags_that_the_stack_has_taken_off_are_seen() {
     assert_eq!(counter(&stats, "too_many_tags", "packets"), 1);
 }
 
-/// Reads all that comes over a connection.
+/// Reads everything on one connection, and returns the number of bytes.
 fn sink(lab: &Lab, address: SocketAddr) -> thread::JoinHandle<u64> {
     let listener = lab.server.inside(|| Ok(TcpListener::bind(address)?)).unwrap();
     thread::spawn(move || {
@@ -229,7 +229,7 @@ fn sink(lab: &Lab, address: SocketAddr) -> thread::JoinHandle<u64> {
 fn segments_that_travel_together_are_counted_as_the_packets_that_they_are() {
     needs_root!();
     const PAYLOAD: u64 = 4 << 20;
-    /// Of Ethernet, IPv4 or IPv6, and TCP with its timestamps.
+    /// Size of the headers of Ethernet, IPv4 or IPv6, and TCP with timestamps.
     const HEADERS: [u64; 2] = [14 + 20 + 32, 14 + 40 + 32];
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1000000/1h", "--count", "packets", "--port", "9000", "--hook", "tcx"]);
@@ -249,14 +249,15 @@ fn segments_that_travel_together_are_counted_as_the_packets_that_they_are() {
         let buffers = after.0 - before.0;
         println!("{PAYLOAD} bytes to {to}: {buffers} buffers, {packets} packets of {bytes} bytes");
         assert!(buffers * 4 < packets, "{buffers} buffers, {packets} packets: nothing was put together");
-        // A few are without payload, or of another protocol. On a busy machine some buffers are sent twice, and none less.
+        // A few packets have no payload, or belong to another protocol. On a busy machine some buffers are sent twice,
+        // and none is lost.
         let expected = PAYLOAD + packets * headers;
         let may_be = expected - PAYLOAD / 100..expected + PAYLOAD / 8;
         assert!(may_be.contains(&bytes), "{bytes} bytes in {packets} packets, not {expected}");
     }
 }
 
-/// Buffers that have come in by `s0`.
+/// Returns the number of buffers that `s0` has received.
 fn buffers(lab: &Lab) -> u64 {
     let shown = lab.server.ip(&["-json", "-stats", "link", "show", "dev", "s0"]).unwrap();
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -269,7 +270,7 @@ fn datagrams_that_travel_together_are_each_what_they_are_alone() {
     const SENDS: usize = 20;
     const TOGETHER: usize = 20;
     let initial = [&[0xc3, 0, 0, 0, 1, 8][..], &[7; 8], &[8], &[9; 8], &[0, 0x44, 0x90], &[1; 1200]].concat();
-    // On a port that speaks no QUIC each is a request; eight of QUIC's Initials are one connection's.
+    // On a port without QUIC each datagram is a request. Eight QUIC Initials belong to one connection.
     for (port, rule, bytes, most) in [
         (53, "quic_ports = \"none\"\nlimits = [\"100/1h\"]", 40, 100),
         (443, "quic_ports = \"443\"\nlimits = [\"10/1h connections\"]", 1200, 80),

@@ -1,5 +1,5 @@
-//! The web page in a browser: what it says is what the commands say, each page can be used by keyboard, on a phone and with
-//! a screen reader, and it is small and quick. Chromium in the server's namespace.
+//! Tests of the web page in Chromium in the server's namespace. The page shows what the commands print, and is small
+//! and quick. Every view works by keyboard, on a phone and with a screen reader.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 
 const PAGE: &str = "127.0.0.1:9464";
 const WIDE: [u32; 2] = [1280, 900];
-/// The narrowest phone that people still have.
+/// Size of the narrowest phone in common use, in pixels.
 const PHONE: [u32; 2] = [375, 812];
-/// As long as an address is written.
+/// An address of the maximum written length.
 const LONG: &str = "fd09:0:0:a:1234:5678:9abc:def0";
-/// What the browser takes over the network until the first numbers are there, headers among it.
+/// Maximum number of bytes, headers included, that the browser transfers until the first numbers are shown.
 const LOAD_BYTES_MAX: u64 = 100_000;
-/// From the daemon's answer to the first numbers.
+/// Maximum time in milliseconds from the daemon's answer to the first numbers.
 const FIRST_NUMBERS_MS_MAX: f64 = 200.0;
 
-/// A server behind the limiter, with a client that is refused: its servers end with it.
+/// A server behind the limiter, with a client that is refused. Its servers end with the site.
 struct Site {
     lab: Lab,
     _webs: [HttpServer; 2],
@@ -56,7 +56,7 @@ impl Site {
         link
     }
 
-    /// Shows one page after the other: the login, and with a session all others.
+    /// Opens every view and calls `look` on it: first the login, then all others with a session.
     fn tour(&self, browser: &Browser<'_>, mut look: impl FnMut(&str)) {
         browser.open(&format!("http://{PAGE}/"));
         browser.says("sudo ratelimitd web-token");
@@ -112,7 +112,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     assert!(check.stdout.contains("drops new connections"), "the same words: {}", check.stdout);
     browser.says("over_limit");
     browser.says("10.9.0.2");
-    // The history is written once a second, and the page asks again.
+    // The history is written once a second, and the page queries it again.
     once(|| lab.ratelimitd(&["history", client]).stdout.contains("goes on").then_some(())).unwrap();
     browser.says("3/5m connections");
     lab.assert_blocked(client, 80);
@@ -122,7 +122,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says("Passes on ports 80, 443");
     lab.open(client, 80);
 
-    // An event is seen as it happens, in the words of `events`.
+    // An event appears as it happens, in the words of `events`.
     browser.run("location.hash = '#/events'");
     browser.says("unblock");
     let denied = lab.ratelimitd(&["deny", "203.0.113.9", "--for", "1h", "--reason", "scraper"]);
@@ -136,7 +136,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     let kinds = "return [...document.querySelectorAll('tbody td:nth-child(2)')].map((of) => of.innerText).join()";
     assert!(once(|| (browser.run(kinds) == "deny").then_some(())).is_some(), "{}", browser.run(kinds));
 
-    // A link opens once.
+    // A link can be opened once.
     browser.click("#logout");
     browser.says("sudo ratelimitd web-token");
     browser.open("about:blank");
@@ -153,7 +153,7 @@ fn a_page_load_is_at_most_100_kb_and_shows_numbers_200_ms_after_the_daemons_answ
     let browser = Browser::start(&site.lab);
     browser.open(&site.link());
     browser.says("Refused now");
-    // What is shown while the machine is busy is not the page's doing: the best of five.
+    // Other load on the machine is not the page's fault, so the best of five counts.
     let loads: Vec<_> = (0..5)
         .map(|_| {
             browser.open("about:blank");
@@ -210,7 +210,7 @@ fn the_keyboard_alone_logs_in_opens_a_source_and_unblocks_it() {
     browser.press(&site.link());
     browser.enter();
     browser.says("Refused now");
-    // The switch of colours, which holds over a reload.
+    // The switch of colours, which persists over a reload.
     let ground = || browser.run("return getComputedStyle(document.body).backgroundColor");
     let light = ground();
     browser.tab_to("#theme");
@@ -219,7 +219,7 @@ fn the_keyboard_alone_logs_in_opens_a_source_and_unblocks_it() {
     browser.open(&format!("http://{PAGE}/"));
     browser.says(client);
     assert_ne!(ground(), light);
-    // A chart is read by its arrow keys.
+    // A chart is read with the arrow keys.
     browser.click("input[name=period][value=live]");
     browser.tab_to("input.scrub");
     browser.press("\u{e012}");
@@ -243,7 +243,7 @@ fn the_keyboard_alone_logs_in_opens_a_source_and_unblocks_it() {
     site.lab.open(client, 80);
 }
 
-/// `events -f`, whose lines can be waited for.
+/// Starts `events -f` with its output on standard error, so that lines can be waited for.
 fn follow(lab: &Lab) -> Child {
     let mut command = lab.command("sh");
     command.arg("-c").arg("exec \"$0\" events -f >&2").arg(binary());
@@ -256,7 +256,7 @@ fn done(lab: &Lab, args: &[&str]) -> String {
     output.stdout
 }
 
-/// The reason by which packets are dropped, as metrics have it, of those that count any.
+/// Returns the reasons with dropped packets, as the metrics name them.
 fn dropped_by(lab: &Lab) -> Vec<String> {
     let mut stream = UnixStream::connect(lab.socket()).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ratelimitd\r\n\r\n").unwrap();
@@ -287,7 +287,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
         let told = done(&lab, &["events", "--json", "--source", client, "--kind", kind]);
         told.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap())
     };
-    // All of an event but its time is one sentence: in the log, in a terminal, on the page.
+    // Everything of an event except its time is one sentence in the log, in a terminal and on the page.
     let sentence = |kind: &str| {
         let event = once(|| last(kind)).unwrap();
         let detail = event["detail"].as_str().unwrap().to_owned();
@@ -304,7 +304,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
         found.unwrap_or_else(|| panic!("{reason}: {}", json(&["history", client, "--json"])))
     };
 
-    // Limited: one of the two connections was never completed, so the source has not earned a ban.
+    // Limited. One of the two connections was never completed, so the source is not banned.
     let half_open = V4 { source: [10, 9, 0, 2], ..V4::of(TCP) }.around(tcp_with(80, SYN, &[], &[]));
     let half_open = frame(IPV4, half_open);
     PacketSocket::sender(&lab.client, "c0").unwrap().send(&half_open).unwrap();
@@ -320,7 +320,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     assert_eq!(episode("over_limit")["limit"], event["limit"]);
     top.shows(&[client, "over the limit"]);
 
-    // Banned: both connections are completed.
+    // Banned, because both connections are completed.
     done(&lab, &["reset", client]);
     let _both = [lab.open(client, 80), lab.open(client, 80)];
     lab.assert_blocked(client, 80);
@@ -339,7 +339,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
         let is_said = told.lines().any(|line| line.split_whitespace().any(|word| word == "banned"));
         assert!(is_said, "{args:?}: {told}");
     }
-    // Rule, limit and end as well, where they are told.
+    // Rule, limit and end are shown too, if they are known.
     let check = lab.ratelimitd(&["check", client]).stdout;
     assert!(check.contains("web") && check.contains(&until), "{until}: {check}");
     browser.run("location.hash = '#/'");
@@ -348,7 +348,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     browser.says("banned");
     browser.says("Blocked on ports 80, 443");
 
-    // Released, by a click.
+    // Unblocked by a click.
     browser.click("#unblock");
     browser.says("Unblock 10.");
     browser.click("#ask-do");
@@ -358,7 +358,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
     browser.run("location.hash = '#/events'");
     let (event, detail) = sentence("unblock");
     assert!(event["by"] == "web" && detail.starts_with("10.9.0.2/32 unblocked by web"), "{event}");
-    // The latest act comes first; before it came the reset.
+    // The latest act comes first, and the reset precedes it.
     let act = once(|| match json(&["history", client, "--json"])["acts"].as_array()?.as_slice() {
         [latest, _reset] => Some(latest.clone()),
         _ => None,

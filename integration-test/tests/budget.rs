@@ -1,4 +1,4 @@
-//! How large the program is, as this kernel takes it, held against what is recorded in budget.toml.
+//! Size of the program as this kernel loads it, compared with the numbers in budget.toml.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -10,7 +10,7 @@ use ratelimit_policy::desired::WindowForm;
 
 const BUDGET: &str = include_str!("../budget.toml");
 
-/// The numbers of a file that has nothing else but comments and one heading: of the whole program, and of its
+/// Returns the numbers of a file that has only comments, one heading and pairs: for the whole program and for its
 /// functions.
 fn budget() -> BTreeMap<&'static str, u32> {
     let lines = BUDGET.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));

@@ -1,4 +1,4 @@
-//! `check-config` where the daemon would run: in a network namespace whose /sys is that of another.
+//! Tests of `check-config` in the daemon's environment: in a network namespace with the /sys of another one.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -7,7 +7,7 @@ use std::fs;
 use integration_test::lab::{CLIENTS, Lab, SERVER, binary, run};
 use serde_json::Value;
 
-/// What is warned of for a file that begins like this, by someone whose SSH session comes from the second client.
+/// Returns the warnings for a file that begins with `top`, for a user with an SSH session from the second client.
 fn warnings(lab: &Lab, top: &str) -> Vec<String> {
     let path = lab.directory().join("ratelimitd.toml");
     fs::write(&path, format!("{top}\n[rule]\nlimits = [\"10/1m\"]\n")).unwrap();

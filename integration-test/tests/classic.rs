@@ -1,5 +1,5 @@
-//! The classic cases, from a configuration file to the packet: the real parser, the real program, and a clock that is
-//! set.
+//! The classic cases from a configuration file to the packet, with the real parser, the real program and a clock that
+//! the test sets.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -13,19 +13,19 @@ use integration_test::program::{Program, TEN_O_CLOCK};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_policy::config::file;
 
-/// A source that no override names, by both families.
+/// Source that no override names, in both families.
 const ANYONE: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
 const POLLER: [&str; 2] = ["203.0.113.7", "2001:db8:7::1"];
 const IMPORTER: [&str; 2] = ["203.0.113.8", "2001:db8:8::1"];
 
-/// At a time, `10:06:00`, or a nanosecond before it, `<10:06:00`: who opens so many connections, and how many come
-/// about.
+/// Step of a timeline: time, source, number of attempted connections, number of opened ones. The time is such as
+/// `10:06:00`, or a nanosecond before it (`<10:06:00`).
 type Step = (&'static str, [&'static str; 2], u64, u64);
 
-/// A timeline by the file that it runs under.
+/// A configuration file and its timeline.
 type Row<'a> = (&'static str, &'a [Step]);
 
-/// Nanoseconds after ten o'clock.
+/// Converts a time of day to the program's time.
 fn at(time: &str) -> Nanos {
     let (early_ns, time) = time.strip_prefix('<').map_or((0, time), |time| (1, time));
     let parts: Vec<u64> = time.split(':').map(|part| part.parse().expect("a number")).collect();
@@ -40,7 +40,7 @@ fn syn(source: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A source of the same family that has sent nothing yet.
+/// Returns a source of the same family that has sent nothing yet.
 fn bystander(family: usize, number: u16) -> IpAddr {
     if family == 0 {
         let [high, low] = number.to_be_bytes();
@@ -74,7 +74,7 @@ fn a_thousand_in_five_minutes_by_file_to_the_packet() {
     let before = [("10:00:00", ANYONE, 250, 250), ("10:02:00", ANYONE, 500, 500), ("10:04:00", ANYONE, 250, 250)];
     let calm = [&before[..], &[("10:06:00", ANYONE, 100, 100)]].concat();
     let excess = [&before[..], &[("10:06:00", ANYONE, 300, 250), ("<10:07:00", ANYONE, 1, 0)]].concat();
-    // The 500 of 10:02 count to the end of 10:07, or leniently to the end of 10:06.
+    // The 500 of 10:02 count until the end of 10:07, or in a lenient window until the end of 10:06.
     let strict = [&excess[..], &[("<10:08:00", ANYONE, 1, 0), ("10:08:00", ANYONE, 600, 500)]].concat();
     let lenient = [&excess[..], &[("10:07:00", ANYONE, 600, 500)]].concat();
     run_all(&[
@@ -124,7 +124,7 @@ fn two_clients_of_one_rule_have_each_a_limit_and_a_time_scale_of_their_own() {
             ("10:00:00", POLLER, 9, 4),
             ("10:00:00", IMPORTER, 400, 400),
             ("10:00:00", ANYONE, 40, 30),
-            // Five buckets of 2 s, and the one in which they came.
+            // Five buckets of 2 s, and the bucket of the admissions.
             ("<10:00:12", POLLER, 9, 0),
             ("10:00:12", POLLER, 9, 4),
             ("10:00:12", IMPORTER, 200, 100),
@@ -132,7 +132,7 @@ fn two_clients_of_one_rule_have_each_a_limit_and_a_time_scale_of_their_own() {
             ("10:06:00", ANYONE, 40, 30),
             ("10:06:00", IMPORTER, 1, 0),
             ("10:06:00", POLLER, 9, 4),
-            // Six buckets of 10 min, and the one in which they came.
+            // Six buckets of 10 min, and the bucket of the admissions.
             ("<11:10:00", IMPORTER, 1, 0),
             ("11:10:00", IMPORTER, 600, 500),
             ("11:10:00", POLLER, 9, 4),

@@ -1,5 +1,4 @@
-//! The daemon under the restrictions of the shipped unit, read from the unit itself: what it does from its start to
-//! its end.
+//! The daemon under the restrictions of the shipped unit, as read from the unit file, from its start to its end.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -11,7 +10,7 @@ use integration_test::unit;
 use netlab::needs_root;
 use nix::sys::signal::Signal;
 
-/// Why a unit's restrictions cannot be put on a program here.
+/// Returns the reason why the unit's restrictions cannot be applied here, or `None`.
 fn is_unconfinable() -> Option<String> {
     unit::system_calls().err().map(|reason| format!("{reason:#}"))
 }
@@ -28,12 +27,12 @@ fn write_config(lab: &Lab, list: &str) -> String {
     path.display().to_string()
 }
 
-/// A daemon of this file.
+/// Starts a daemon with this configuration file.
 fn start(lab: &Lab, config: &str) -> Daemon {
     unit::start(lab, env!("CARGO_BIN_EXE_confine"), &["run", "--config", config])
 }
 
-/// A field of what the kernel says of a process.
+/// Returns a field of a process's `/proc/PID/status`.
 fn status(daemon: &Daemon, field: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -62,7 +61,7 @@ fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
     assert!(!daemon.child.stderr().contains("WARN"), "{}", daemon.child.stderr());
     lab.assert_admitted(CLIENTS[0], 80, 3);
 
-    // What commands enter is kept, for root alone to change.
+    // Entries of commands are kept in files that only root can change.
     let denied = lab.ratelimitd(&["deny", CLIENTS[1]]);
     assert!(denied.code() == 0 && !denied.stdout.contains("forgets"), "{}{}", denied.stdout, denied.stderr);
     lab.assert_blocked(CLIENTS[1], 80);
@@ -74,7 +73,7 @@ fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700, "{}", path.display());
     }
 
-    // Maps made anew, a program attached anew.
+    // Creates new maps, and attaches a new program.
     lab.open(CLIENTS[2], 80);
     write_config(&lab, &format!("{}\n", CLIENTS[2]));
     let reloaded = lab.ratelimitd(&["reload"]);
@@ -91,7 +90,7 @@ fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     assert_eq!(daemon.end(Signal::SIGTERM), 0);
 
-    // What it has left pinned, the next one takes over.
+    // The next daemon takes over the pins that this one has left.
     assert!(lab.has_xdp("s0"));
     let daemon = start(&lab, &config);
     lab.assert_blocked(CLIENTS[0], 80);

@@ -1,5 +1,5 @@
-//! The image in containers that are confined as the manifests for Kubernetes say: started, asked, reconfigured, replaced,
-//! removed, with clients meanwhile.
+//! The image in containers that are confined as the Kubernetes manifests say: started, queried, reconfigured, replaced
+//! and removed, with clients meanwhile.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::json;
 const DAEMON: &str = "ratelimitd.yaml";
 const REMOVAL: &str = "detach.yaml";
 
-/// The file of the ConfigMap, for the laboratory's interface and for clients that open connections.
+/// Returns the ConfigMap's file, changed for the laboratory's interface and for clients that open connections.
 fn config(limit: &str, mode: &str) -> String {
     let shipped = manifests::of_kind(DAEMON, "ConfigMap")["data"]["ratelimitd.toml"].as_str().unwrap().to_owned();
     let changes = [
@@ -37,7 +37,7 @@ fn mask(names: &[String]) -> String {
     format!("{:016x}", bits.sum::<u64>())
 }
 
-/// Whether a probe over HTTP gets its answer.
+/// Returns whether a probe over HTTP succeeds.
 fn is_ready(lab: &Lab, probe: &serde_json::Value) -> bool {
     let of = &probe["httpGet"];
     let address = format!("{}:{}", of["host"].as_str().unwrap(), of["port"]).parse().unwrap();
@@ -76,14 +76,14 @@ fn a_container_of_the_daemonset_limits_a_client_and_the_next_one_goes_on_with_it
     let is_in_history = once(|| container.exec(&["ratelimitd", "history"]).stdout.contains(CLIENTS[0]).then_some(()));
     assert_eq!(is_in_history, Some(()), "{}", container.exec(&["ratelimitd", "history"]).stdout);
 
-    // The kubelet has written another file.
+    // The kubelet writes another file.
     lab.assert_admitted(CLIENTS[2], 80, 3);
     node.change_config(&container, config("4/1h", "enforce"));
     let reloaded = container.exec(&["ratelimitd", "reload"]);
     assert_eq!(reloaded.code(), 0, "{}{}", reloaded.stdout, reloaded.stderr);
     lab.assert_admitted(CLIENTS[2], 80, 1);
 
-    // Replaced: what it leaves enforces, and is what the next one begins with.
+    // Replaced: the pins keep enforcing, and the next container starts from them.
     assert_eq!(container.stop(Signal::SIGTERM), 0);
     assert!(lab.has_xdp("s0"));
     lab.assert_blocked(CLIENTS[2], 80);
@@ -94,7 +94,7 @@ fn a_container_of_the_daemonset_limits_a_client_and_the_next_one_goes_on_with_it
     }
     lab.assert_admitted(CLIENTS[0], 80, 1);
 
-    // Taken off, with what it kept.
+    // Removed, together with the state that was kept.
     assert_eq!(container.stop(Signal::SIGTERM), 0);
     assert!(node.host("/var/lib/ratelimitd").join("access.json").exists());
     let removal = manifests::pod(REMOVAL);
@@ -126,7 +126,7 @@ impl Shell {
     }
 }
 
-/// Where the machines with other kernels have their shell.
+/// Returns the path of the busybox that the machines with other kernels use.
 fn busybox() -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels/busybox-static");
     let all =

@@ -1,5 +1,5 @@
-//! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what
-//! the server's own socket knows.
+//! Checks of the benchmark's rows: each packet has its row's verdict, and the server's own socket knows the segments of
+//! a connection.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::cost::conversations::{GET, body, costliest};
@@ -13,7 +13,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_datapath::kernel::Steps;
 use ratelimit_policy::desired::WindowForm;
 
-/// Enough for the guard to count its share of what is not counted.
+/// Number of runs, enough for the guard to count its share of uncounted packets.
 const REPEAT: u32 = 200;
 
 #[test]
@@ -65,9 +65,9 @@ fn a_connection_that_advances_sends_what_its_server_takes_next() {
     assert_eq!(within, 0, "what its server does not take is none");
 }
 
-/// Length of the payloads whose cost is searched.
+/// Length in bytes of the payloads in the search for the most expensive one.
 const PAYLOAD_BYTES: usize = 1400;
-/// Texts that payloads are made of.
+/// Building blocks of payloads.
 const TEXTS: [&[u8]; 12] = [
     b"/",
     b"tp/",
@@ -82,15 +82,16 @@ const TEXTS: [&[u8]; 12] = [
     b"x",
     b"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/",
 ];
-/// Steps of the search, each of which loads the program once.
+/// Number of steps of the search. Each step loads the program once.
 const SEARCH_STEPS: usize = 12;
-/// Rounds of a payload. The shortest counts, as whatever else the machine does makes none shorter.
+/// Number of measurements of a payload. The minimum counts, because other load only adds time.
 const ROUNDS: usize = 5;
-/// How many times the cost of others the costliest text may have. The goal is 3, which texts made of whole versions miss: each
-/// of them is read to its end. Before the search read each byte once, slashes alone had 18 times that cost.
+/// Maximum ratio between the cost of the most expensive text and that of others. The goal is 3. Texts of whole versions
+/// miss it, because each version is read to its end. Before the search read each byte once, slashes alone had a ratio
+/// of 18.
 const TIMES_MAX: u64 = 30;
 
-/// What a segment of an upload costs; none where it is no part of a body.
+/// Returns the cost of a segment of an upload, or `None` if the segment is not part of a body.
 fn cost(data: &[u8]) -> Option<u64> {
     let row = all().into_iter().find(|row| row.name == "not counted: 1400 slashes, where requests are").unwrap();
     let Scene::Connection { port, before, goes, .. } = row.scene.clone() else { panic!("it is of a connection") };
@@ -100,7 +101,7 @@ fn cost(data: &[u8]) -> Option<u64> {
     rounds.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().min())
 }
 
-/// Repeats these texts, each so often, up to the length of a payload.
+/// Repeats each of these texts as often as stated, up to the length of a payload.
 fn payload(genes: &[(usize, usize)]) -> Vec<u8> {
     let once: Vec<u8> = genes.iter().flat_map(|&(text, times)| TEXTS[text].repeat(times)).collect();
     once.iter().copied().cycle().take(PAYLOAD_BYTES).collect()

@@ -1,4 +1,4 @@
-//! Two CPUs at the edge of one source's limit: as many are admitted as the limit says, neither one more nor one less.
+//! Tests of two CPUs at the edge of one source's limit. Exactly as many packets are admitted as the limit says.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,12 +13,12 @@ use netlab::{PacketSocket, needs_root};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Why two CPUs cannot race here.
+/// Returns the reason why two CPUs cannot race here, or `None`.
 fn has_one_cpu() -> Option<String> {
     thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2).then(|| "needs two CPUs".to_owned())
 }
 
-/// One daemon on two interfaces that share the counts; with what options more.
+/// Starts one daemon on two interfaces that share the counts, with additional options.
 fn two_wires(limit: &str, more: &[&str]) -> (Lab, Daemon) {
     let lab = Lab::quiet();
     lab.connect_second_ends();
@@ -31,7 +31,7 @@ fn listeners(lab: &Lab) -> [PacketSocket; 2] {
     ["s0", "s1"].map(|interface| PacketSocket::listener(&lab.server, interface).unwrap())
 }
 
-/// A veth's receiving end runs where its sender does, so each of the two sends on a CPU and an interface of its own.
+/// Sends on two CPUs and two interfaces at once. A veth's receiving end runs on its sender's CPU.
 fn on_both_cpus<T: Send>(lab: &Lab, send: impl Fn(&PacketSocket) -> T + Sync) -> [T; 2] {
     let on = |cpu, interface| {
         let mut only = CpuSet::new();
@@ -77,7 +77,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
     const LIMIT: u64 = 5_000;
     const FORGED_BESIDE_EACH: u64 = 4;
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &["--max-sources", "4096"]);
-    // With its second packet it is known.
+    // The source is known from its second packet on.
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     (0..2).for_each(|_| sender.send(&syn()).unwrap());
     lab.stats_once(|stats| sum(stats, "received") == 2);
@@ -87,7 +87,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
         for _ in 0..EACH {
             sender.send(&syn()).unwrap();
             for _ in 0..FORGED_BESIDE_EACH {
-                // 20.0.0.0/6: nobody's here, and nobody's twice.
+                // Each source of 20.0.0.0/6 is used once, and belongs to nobody.
                 let source = 20 << 24 | forged.fetch_add(1, Ordering::Relaxed);
                 other[26..30].copy_from_slice(&source.to_be_bytes());
                 sender.send(&other).unwrap();
@@ -105,14 +105,14 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
     needs_root!(has_one_cpu());
     const LIMIT: usize = 200;
     const WINDOW: Duration = Duration::from_secs(1);
-    /// The packet path reads the coarse clock, a tick of at most 10 ms late; and the stamp is taken after the verdict.
+    /// Tolerance for the packet path's coarse clock, a tick of at most 10 ms late, and for stamps after the verdict.
     const SLACK: Duration = Duration::from_millis(15);
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1s"), &[]);
     let listeners = listeners(&lab);
     let start = Instant::now();
     let sent = on_both_cpus(&lab, |sender| {
         let mut sent = 0;
-        // At first what the limit admits, so that admissions lie in every bucket; then as fast as it goes.
+        // At first the rate of the limit, so that admissions fall into every bucket; then as fast as possible.
         while start.elapsed() < Duration::from_millis(4500) {
             sender.send(&syn()).unwrap();
             sent += 1;
@@ -132,7 +132,7 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
     assert!(shortest + SLACK >= WINDOW, "{} were admitted within {shortest:?}", LIMIT + 1);
     let stats = lab.stats_once(|stats| sum(stats, "received") == sent.iter().sum::<u64>());
     assert_eq!(sum(&stats, "passed"), u64::try_from(admitted.len()).unwrap(), "{stats:#}");
-    // Delayed by at most one bucket of five more: nothing that is due is withheld for good.
+    // Delayed by at most one bucket in five. Nothing due is withheld for good.
     assert!(admitted.len() >= LIMIT * 3, "only {} of some 800 were admitted", admitted.len());
     println!("{} of {sent:?} admitted; {} within {shortest:?} at the least", admitted.len(), LIMIT + 1);
 }
@@ -144,7 +144,7 @@ fn two_cpus_on_one_source_admit_exactly_the_limit_with_the_drop_cache() {
     const LIMIT: u64 = 500;
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &[]);
     let listeners = listeners(&lab);
-    // An entry for each port, and both CPUs at each of them.
+    // One entry for each port, and both CPUs at both entries.
     let syns: Vec<_> = [80, 443].map(|port| frame(IPV4, v4(TCP, tcp(port, SYN)))).into();
     on_both_cpus(&lab, |sender| {
         syns.iter().cycle().take(usize::try_from(EACH).unwrap()).for_each(|syn| sender.send(syn).unwrap());

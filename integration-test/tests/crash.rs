@@ -1,5 +1,5 @@
-//! Kills the daemon at each of its crash points, under each kind of load, and starts it again: it enforced all the time, counted
-//! nothing twice, lost nothing but what it was about to do, and starts without help.
+//! Kills the daemon at each crash point under each kind of load, and starts it again. The filter enforces all the time,
+//! counts nothing twice, loses only the interrupted operation, and the daemon starts without help.
 #![expect(clippy::wildcard_enum_match_arm, reason = "what is looked at is of few points")]
 
 use std::collections::BTreeSet;
@@ -33,15 +33,16 @@ use ratelimit_crash::Point::{
 use ratelimit_crash::{Point, VARIABLE};
 use serde_json::json;
 
-/// `all` is every run; else each case has one of the loads, by the seed, and a third of the moves do.
+/// Environment variable that selects the runs. `all` selects every run. Otherwise each case has one of the loads, by
+/// the seed, and only a third of the moves run.
 const RUNS_VARIABLE: &str = "RATELIMITD_CRASH_RUNS";
-/// Which load each case has.
+/// Environment variable with the seed that selects each case's load.
 const SEED_VARIABLE: &str = "RATELIMITD_CRASH_SEED";
 
 const APPLY: [Point; 8] =
     [ApplyBegun, ApplyRows, ApplyPrefixes, ApplyTargets, ApplyPorts, ApplyConfig, ApplyActive, ApplyDone];
 
-/// What is killed where.
+/// Points at which the daemon is killed, by the operation that is interrupted.
 const CASES: &[(Act, &[Point])] = &[
     (
         Act::Start,
@@ -163,11 +164,11 @@ const CASES: &[(Act, &[Point])] = &[
     (Act::Move(Moved::SharedOnTrial), &[ApplyActive, Replaced]),
 ];
 
-/// The same where the point is passed before: of the second interface.
+/// Cases of a point that was passed once before. The second pass is for the second interface.
 const SECOND: &[(Act, &[Point])] =
     &[(Act::Move(Moved::Copied), &[Replaced, MoveLink]), (Act::Move(Moved::Shared), &[Replaced, MoveLink])];
 
-/// Those of another test, with two hosts.
+/// Points of another test, with two hosts.
 const OF_FLEET: [Point; 3] = [Point::FleetJoined, Point::FleetSpread, Point::FleetHeard];
 
 fn cases() -> Vec<Case> {
@@ -187,7 +188,7 @@ fn each_crash_point_has_a_case() {
     assert!(missing.is_empty(), "no case kills the daemon at {missing:?}");
 }
 
-/// Those of this time, and of how many.
+/// Returns the runs of this time, the number of all possible runs, and the seed.
 fn runs() -> (Vec<(Case, Load)>, usize, u64) {
     let cases = cases();
     let loads = Load::ALL.len();
@@ -206,13 +207,13 @@ fn runs() -> (Vec<(Case, Load)>, usize, u64) {
     (chosen, cases.len() * loads, seed)
 }
 
-/// Whether the binary has crash points.
+/// Returns whether the binary has crash points.
 fn is_armed() -> bool {
     let bytes = fs::read(binary()).unwrap_or_default();
     bytes.windows(VARIABLE.len()).any(|part| part == VARIABLE.as_bytes())
 }
 
-/// Says so where the binary under test has no points.
+/// Returns whether the test must be skipped because the binary has no crash points, and reports that.
 fn skips(test: &str) -> bool {
     let is_armed = is_armed();
     if !is_armed {
@@ -250,7 +251,7 @@ fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again
     let seconds = began.elapsed().as_secs_f64();
     let words = format!("{} points, {} of {of} runs in {seconds:.0} s, seed {seed}", points.len(), runs.len());
     println!("crash points: {words}");
-    // Figures of a part of the runs would look like those of all.
+    // Figures of a part of the runs would look like those of all runs.
     if runs.len() == of {
         let figures = json!({
             "points": points.len(), "points_in_all": Point::ALL.len(), "cases": cases().len(), "loads": Load::ALL.len(),
@@ -263,11 +264,11 @@ fn killed_at_any_point_under_any_load_it_enforces_loses_nothing_and_starts_again
     assert!(failed.is_empty(), "{} of {} runs (seed {seed}):\n{}", failed.len(), runs.len(), failed.join("\n\n"));
 }
 
-/// The rules of two hosts.
+/// Rules of both hosts.
 const FLEET_RULES: &str = "[[rule]]\nname = \"minute\"\nports = \"80/tcp\"\nlimits = [\"1000/1m requests\"]\n[[rule]]\nname = \"others\"\nlimits = [\"9/1h connections\"]";
 
-/// What another host's users deny is denied here wholly or not at all, also where a host is killed on the way; clients of the host
-/// are answered all the time, and the denied one never.
+/// A denial by another host's users takes effect here completely or not at all, even if a host is killed meanwhile.
+/// Other clients of the host are always answered, and the denied one never is.
 #[test]
 fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do() {
     needs_root!(store::obstacle());
@@ -301,14 +302,14 @@ fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_wh
         let is_denied = |host: &Host| host.check(&named)["reason"] == "denied";
         match point {
             Point::FleetHeard => {
-                // Heard again in the round after the one that connects.
+                // The host hears again in the round after the one that connects.
                 let are_both = once(|| fleet.hosts.iter().all(is_denied).then_some(()));
                 are_both.unwrap_or_else(|| panic!("{named} is not denied by both"));
             }
             Point::FleetSpread => assert!(is_denied(&fleet.hosts[0]), "{named} is denied where that was said"),
             _ => assert!(!fleet.hosts.iter().any(is_denied)),
         }
-        // Heard again, it is one entry.
+        // An entry that is heard again stays one entry.
         let list: serde_json::Value = serde_json::from_str(&fleet.hosts[dies].tell(&["list", "--json"])).unwrap();
         let entries = list["entries"].as_array().unwrap().iter().filter(|of| of["prefix"] == named);
         assert!(entries.count() <= 1, "{list:#}");

@@ -1,4 +1,4 @@
-//! Our bans as CrowdSec's alerts, from the packet that is too many to the local API, which is a stand-in.
+//! Tests of bans as CrowdSec alerts, from the packet over the limit to the local API, which is a stand-in.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, SERVER, assert_refused, bi
 use netlab::{Child, HttpServer, needs_root};
 use serde_json::{Value, json};
 
-/// A local API that takes any key and machine, and keeps the alerts that are posted.
+/// A local API that accepts any key and machine, and stores the alerts that are posted.
 struct Lapi {
     port: u16,
     alerts: Arc<Mutex<Vec<Value>>>,
@@ -31,7 +31,7 @@ impl Lapi {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// The alert about a source, once it is there.
+    /// Waits for the alert about a source, and returns it.
     fn alert(&self, source: &str) -> Value {
         let about = |of: &&Value| of["source"]["value"] == source;
         let seen = once(|| self.alerts.lock().unwrap().iter().find(about).cloned());
@@ -81,12 +81,12 @@ fn a_ban_in_the_kernel_is_an_alert_with_source_scope_reason_and_times() {
     command.args(["crowdsec", "--interval", "1s", "--url", &lapi.url()]).arg("--key-file").arg(at("key"));
     command.arg("--out").arg(at("decisions.txt")).arg("--machine-file").arg(at("machine"));
     let crowdsec = Child::start(command).unwrap();
-    // What is denied by hand is no ban, and is not told.
+    // A manual denial is no ban, and is not reported.
     assert_eq!(lab.ratelimitd(&["deny", CLIENTS[1]]).code(), 0);
     let open = [CLIENTS[0], CLIENTS_V6[0]].map(|client| {
         let mut stream = lab.open(client, 80);
         lab.assert_blocked(client, 80);
-        // A SYN alone bans nobody; what comes on a connection that stands does.
+        // A SYN alone causes no ban; data on an established connection does.
         stream.write_all(b"GET").unwrap();
         stream
     });
@@ -97,7 +97,7 @@ fn a_ban_in_the_kernel_is_an_alert_with_source_scope_reason_and_times() {
         assert_eq!((&alert["scenario"], &alert["remediation"]), (&json!("ratelimitd/default"), &json!(true)));
         assert_eq!((&alert["capacity"], &alert["leakspeed"]), (&json!(1), &json!("1h")), "{alert:#}");
         assert!(alert["events_count"].as_u64().unwrap() >= 1 && alert.get("decisions").is_none(), "{alert:#}");
-        // When and why are those of the event that the kernel told.
+        // Time and reason are those of the kernel's event.
         let events = lab.ratelimitd(&["events", "--json", "--kind", "ban", "--source", value]).stdout;
         let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
         assert_eq!((&alert["start_at"], &alert["stop_at"]), (&event["time"], &event["time"]), "{event:#}");
@@ -108,7 +108,7 @@ fn a_ban_in_the_kernel_is_an_alert_with_source_scope_reason_and_times() {
     assert!(!told.iter().any(|of| of["source"]["value"] == CLIENTS[1]), "{told:#?}");
     assert_eq!(told.len(), 2, "each once: {told:#?}");
     drop((crowdsec, open));
-    // For an abuse desk: the same ban, once the history has it.
+    // The same ban for an abuse desk, once the history has it.
     let history = |format: &str| lab.ratelimitd(&["history", CLIENTS[0], "--format", format]).stdout;
     let line = once(|| history("plain").lines().find(|line| line.starts_with(CLIENTS[0])).map(str::to_owned));
     let line = line.unwrap_or_else(|| panic!("{}", history("plain")));

@@ -1,4 +1,4 @@
-//! What `suggest` reads of a rule that refuses: what clients asked for, and not how often their kernels sent it again.
+//! Demand that `suggest` reads from a refusing rule: the requests of clients, without their kernels' retransmissions.
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use serde_json::Value;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
 const ATTEMPTS: u64 = 50;
 const PERIOD: Duration = Duration::from_millis(400);
-/// What `suggest` may say more or less than was asked for, in percent. A request that is refused in one window and admitted
-/// in a later one may be judged twice: 227 were said of 200.
+/// Maximum deviation of `suggest` from the real demand, in percent. A request that is refused in one window and
+/// admitted in a later one may be judged twice: 227 were reported for 200.
 const TOLERANCE: u64 = 20;
 
 #[test]

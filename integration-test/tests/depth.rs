@@ -1,5 +1,5 @@
-//! How deep the stack of the BPF objects' calls is, as Linux 6.1 counts it, which is the oldest that is to take that for
-//! XDP and counts most. Linux 6.6, the oldest for TCX, counts the same.
+//! Stack depth of calls in the BPF objects, as Linux 6.1 counts it. That is the oldest kernel that must accept them for
+//! XDP, and counts most. Linux 6.6, the oldest one for TCX, counts the same.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,36 +9,36 @@ use object::{SectionIndex, SectionKind, SymbolKind};
 use ratelimit_common::layout::{CHARGE_PROGRAM, PROGRAM};
 use ratelimit_datapath::kernel;
 
-/// What a program may use in all (`MAX_BPF_STACK`, include/linux/filter.h).
+/// Maximum stack of a program in bytes (`MAX_BPF_STACK`, include/linux/filter.h).
 const STACK_MAX: u64 = 512;
-/// Frames of one chain of calls (`MAX_CALL_FRAMES`, include/linux/bpf_verifier.h).
+/// Maximum number of frames in one chain of calls (`MAX_CALL_FRAMES`, include/linux/bpf_verifier.h).
 const FRAMES_MAX: usize = 8;
-/// What each frame is rounded up to (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 6.1; later ones round to 16
-/// where they compile).
+/// Multiple to which each frame is rounded up (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 6.1). Later
+/// kernels round to 16 if they compile programs.
 const FRAME_ROUNDED_TO: u64 = 32;
 
 const INSTRUCTION_BYTES: usize = 8;
 const CALL: u8 = 0x85;
-/// In a call's source register: of a function of the object. A helper's is 0.
+/// Source register of a call to a function of the object. A helper's call has 0.
 const PSEUDO_CALL: u8 = 1;
 const FRAME_POINTER: u8 = 10;
 const MOVE_REGISTER: u8 = 0xbf;
 const ADD_IMMEDIATE: u8 = 0x07;
-/// The two instructions of a load of 64 bits; the second is no instruction of its own.
+/// Opcode of a 64-bit load, which takes two slots. The second slot is no instruction.
 const LOAD_WIDE: u8 = 0x18;
 
-/// Where a function begins: its section, and an offset there.
+/// Start of a function: its section, and the offset there.
 type Place = (SectionIndex, u64);
 
 #[derive(Debug, Default)]
 struct Function {
     name: String,
-    /// Bytes of its frame.
+    /// Number of bytes of the function's frame.
     frame: u64,
     calls: BTreeSet<(usize, u64)>,
 }
 
-/// One instruction, taken apart.
+/// A decoded instruction.
 struct Instruction {
     code: u8,
     destination: u8,
@@ -58,7 +58,7 @@ impl Instruction {
         }
     }
 
-    /// How far below the frame's end it reads or writes itself.
+    /// Returns how far below the frame's end the instruction itself reads or writes.
     fn reaches(&self) -> u64 {
         // LDX is class 1, ST 2, STX 3.
         let base = match self.code & 7 {
@@ -69,13 +69,13 @@ impl Instruction {
         if base == FRAME_POINTER { u64::from(self.offset.min(0).unsigned_abs()) } else { 0 }
     }
 
-    /// Whether it writes its destination register.
+    /// Returns whether the instruction writes its destination register.
     fn writes(&self) -> bool {
         matches!(self.code & 7, 0 | 1 | 4 | 7)
     }
 }
 
-/// The deepest part of a frame that some instruction uses, or has the address of.
+/// Returns the deepest part of a frame that some instruction uses, or takes the address of.
 fn frame(instructions: &[Instruction]) -> u64 {
     let (mut deepest, mut is_copy, mut skip) = (0, [false; 16], false);
     for instruction in instructions {
@@ -95,7 +95,7 @@ fn frame(instructions: &[Instruction]) -> u64 {
     deepest
 }
 
-/// The functions of the object, by where they begin.
+/// Returns the functions of the object by their start.
 fn functions(file: &object::File<'_>) -> BTreeMap<(usize, u64), Function> {
     let key = |(section, at): Place| (section.0, at);
     let mut functions = BTreeMap::new();
@@ -109,7 +109,7 @@ fn functions(file: &object::File<'_>) -> BTreeMap<(usize, u64), Function> {
         let mut calls = BTreeSet::new();
         for (number, instruction) in instructions.iter().enumerate() {
             let at = symbol.address() + (number * INSTRUCTION_BYTES) as u64;
-            // The address of a function, which the kernel is to call (`bpf_loop`).
+            // The address of a function that the kernel will call (`bpf_loop`).
             if instruction.code == LOAD_WIDE
                 && let Some(RelocationTarget::Symbol(target)) = relocations.get(&at)
                 && let target = file.symbol_by_index(*target).unwrap()
@@ -127,7 +127,7 @@ fn functions(file: &object::File<'_>) -> BTreeMap<(usize, u64), Function> {
                 Some(RelocationTarget::Symbol(target)) => {
                     let target = file.symbol_by_index(*target).unwrap();
                     let section = target.section_index().unwrap();
-                    // A function by its name, or by its place in its section.
+                    // A function is referenced by its name, or by its offset in its section.
                     let is_function = target.kind() == SymbolKind::Text;
                     (section, if is_function { target.address() } else { from(0) })
                 }
@@ -141,7 +141,8 @@ fn functions(file: &object::File<'_>) -> BTreeMap<(usize, u64), Function> {
     functions
 }
 
-/// The chain of calls from here with the deepest stack, and that with the most frames.
+/// Returns the deepest stack below a function, the largest number of frames, and the chain of calls with the deepest
+/// stack.
 fn deepest(functions: &BTreeMap<(usize, u64), Function>, at: (usize, u64)) -> (u64, usize, Vec<String>) {
     let function = functions.get(&at).unwrap_or_else(|| panic!("no function begins at {at:?}"));
     let below: Vec<_> = function.calls.iter().map(|call| deepest(functions, *call)).collect();
@@ -156,7 +157,7 @@ fn the_deepest_chain_of_calls_fits_the_stack_of_linux_6_1() {
     for (object, name) in
         [(kernel::object(), PROGRAM), (kernel::object(), CHARGE_PROGRAM), (kernel::classifier_object(), PROGRAM)]
     {
-        // Bytes that are included are not aligned, and headers are.
+        // Included bytes are not aligned, but the headers must be.
         let bytes = object.to_vec();
         let file = object::File::parse(bytes.as_slice()).unwrap();
         let functions = functions(&file);
@@ -172,11 +173,11 @@ fn the_deepest_chain_of_calls_fits_the_stack_of_linux_6_1() {
 #[test]
 fn a_frame_is_as_deep_as_what_is_stored_in_it_and_what_has_its_address() {
     let of = |words: &[u64]| frame(&words.iter().map(|word| Instruction::of(word.to_be_bytes())).collect::<Vec<_>>());
-    // *(u32 *)(r10 - 8) = r7; r2 = *(u64 *)(r10 - 40); *(u64 *)(r1 - 48) = r2, which is no frame's.
+    // *(u32 *)(r10 - 8) = r7; r2 = *(u64 *)(r10 - 40); *(u64 *)(r1 - 48) = r2, which accesses no frame.
     assert_eq!(of(&[0x637a_f8ff_0000_0000]), 8);
     assert_eq!(of(&[0x637a_f8ff_0000_0000, 0x79a2_d8ff_0000_0000]), 40);
     assert_eq!(of(&[0x7b21_d0ff_0000_0000]), 0);
-    // r2 = r10; r2 += -64; and what another register adds is no address.
+    // r2 = r10; r2 += -64; an addition to another register gives no address.
     assert_eq!(of(&[0xbfa2_0000_0000_0000, 0x0702_0000_c0ff_ffff]), 64);
     assert_eq!(of(&[0xbfa2_0000_0000_0000, 0x0703_0000_c0ff_ffff]), 0);
 }

@@ -1,14 +1,13 @@
-//! The real program, the fake datapath, a replay and the naive oracle: random packets, clock steps and changes of
-//! policy, and one verdict.
+//! Comparison of the real program, the fake datapath, a replay and the naive oracle. Random packets, clock steps and
+//! policy changes must give one verdict.
 //!
-//! What each of them cannot know. The oracle and the others in memory have no sockets: what those verify is in
-//! `verified_sockets.rs`. Those in memory have no drop cache, so where they agree with the program, the drop cache
-//! drops what a window refuses. They forget no source, so what the program does not admit under overload they never
-//! hear of, and what it does admit they admit too: never more than a limit. A replay has one rule, whose dry run it
-//! is: it bans no source, and each connection goes on. A guard counts attempts in the program alone; no rule here has
-//! one.
+//! Each of them has limits. The oracle, the fake and the replay have no sockets; `verified_sockets.rs` tests what
+//! sockets verify. They have no drop cache, so their agreement shows that the drop cache only drops what a window
+//! refuses. They forget no source. Under overload they therefore see only the packets that the program admits, and
+//! never admit more than a limit. A replay is one rule's dry run: it bans no source, and each connection goes on. Only
+//! the program's guard counts connection attempts, so no rule here has a guard.
 //!
-//! A run prints its seed; RATELIMITD_SEED repeats it.
+//! A run prints its seed, and RATELIMITD_SEED repeats the run.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -33,14 +32,14 @@ use ratelimit_policy::desired::{Mode, Policy};
 use ratelimit_report::replay::{Kind as Input, Replay};
 
 const STEPS: u32 = 30_000;
-/// Packets of any kind whose segments are held against the rule alone.
+/// Number of random packets in the comparison of the function that counts a segment's requests with the oracle.
 const SEGMENTS: u32 = 100_000;
-/// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is
-/// lost.
+/// Number of steps between comparisons of the program's counters with the oracle's. The comparison also shows that no
+/// packet is lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
-/// How long packets take no old entry for a new one without a daemon.
+/// Time without a daemon in which packets cannot mistake an old entry for a new one.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
-/// Packets under overload, of each of which the verdict is asked.
+/// Number of packets under overload, each with a compared verdict.
 const STEPS_UNDER_OVERLOAD: u32 = 8000;
 
 fn random_step_ns(random: &mut Random) -> u64 {
@@ -49,7 +48,7 @@ fn random_step_ns(random: &mut Random) -> u64 {
         70..90 => random.below(3 * SECOND_NS),
         90..97 => random.below(90 * SECOND_NS),
         97..99 => random.below(20 * 60 * SECOND_NS),
-        // Exactly on an edge of every bucket.
+        // Exactly at the edge of every bucket.
         _ => 0,
     }
 }
@@ -61,8 +60,8 @@ fn seed() -> u64 {
     }
 }
 
-/// What became of a packet of which the oracle says this, and by which rule; it cannot be told of a later fragment
-/// which one of several rules refuses.
+/// Returns whether the verdict agrees with the oracle's outcome and rule. For a later fragment that one of several
+/// rules refuses, any rule is accepted.
 fn is_as_the_oracle_says(verdict: Verdict, outcome: Outcome, packet: &Packet, rule: Option<usize>) -> bool {
     let (word, by) = verdict;
     let rule = if outcome == Outcome::NotProtected { None } else { rule };
@@ -70,23 +69,24 @@ fn is_as_the_oracle_says(verdict: Verdict, outcome: Outcome, packet: &Packet, ru
     word == outcome.word() && (by == rule || is_of_several)
 }
 
-/// The number of the rule that the oracle holds a packet to.
+/// Returns the number of the rule by which the oracle judges a packet.
 fn rule_of(oracle: &Oracle, policy: &Policy, packet: &Packet, now: u64) -> Option<usize> {
     let (name, _) = oracle.held_to(packet, now)?;
     policy.rules.iter().position(|rule| rule.name == name)
 }
 
-/// Whether a drop-cache entry drops some of what this source sends.
+/// Returns whether the drop cache has an entry against this source.
 fn is_cached(program: &mut Program, source: IpAddr) -> bool {
     let now = program.now();
     let readings = program.kernel().sources(&[source]).unwrap();
     readings.iter().flatten().any(|source| source.refused_until.is_some_and(|until| now < until))
 }
 
-/// By which policies packets are judged.
+/// Function that returns a random policy in both forms.
 type RandomPolicy = fn(&mut Random, (u8, u8), Nanos) -> (Policy, oracle::Policy);
 
-/// Runs the program, the fake and the oracle side by side. How many packets were refused of sources in the drop cache.
+/// Runs the program, the fake and the oracle side by side. Returns the number of packets that were refused by the drop
+/// cache.
 fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
     let mut random = Random(seed);
@@ -149,11 +149,11 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     cached
 }
 
-/// Of which source, by which window in which bucket it was told that it begins to refuse.
+/// Event of a first refusal: source, slot of the limit, use of the verified budget, bucket.
 type Refusal = (IpNet, u32, bool, u64);
 
-/// What was told so far. A bucket whose refusals are all the drop cache's is an event to the fake alone, and one that
-/// begins with those is it later to the program. Bans are the same, and each is told by both.
+/// Events reported so far. If the drop cache refuses all packets of a bucket, only the fake reports an event. If it
+/// refuses the first ones, the program reports later. Bans are equal, and both report each one.
 #[derive(Default)]
 struct Told {
     by_program: HashSet<Refusal>,
@@ -161,7 +161,7 @@ struct Told {
 }
 
 impl Told {
-    /// Holds what the program has to tell against what the fake has, under the policy that both judge by.
+    /// Compares the program's events with the fake's, under the policy that both judge by.
     fn same(&mut self, program: &mut Program, fake: &mut Fake, policy: &Policy, seed: u64) {
         let (counts, fakes) = (program.event_counts(), fake.datapath().read().unwrap().events);
         assert_eq!((counts.lost(), fakes.lost()), (0, 0), "seed {seed}");
@@ -186,8 +186,8 @@ impl Told {
     }
 }
 
-/// The sources that must be known, whatever the program samples: those that were charged by a rule a second time, or
-/// refused by it, as long as the longest window holds the bucket that it was charged to last.
+/// Sources that must be known whatever the program samples. A rule has charged them twice, or refused them, and the
+/// longest window still contains the bucket of the last charge.
 #[derive(Default)]
 struct Known {
     charged: HashSet<(&'static str, IpAddr)>,
@@ -199,7 +199,7 @@ impl Known {
         if outcome == Outcome::WithinLimit && !self.charged.insert(who) {
             self.at.insert(who, now);
         }
-        // What the drop cache drops is no news.
+        // Drops by the drop cache give no new information.
         if outcome == Outcome::OverLimit && self.charged.contains(&who) {
             self.at.entry(who).or_insert(now);
         }
@@ -213,7 +213,8 @@ impl Known {
     }
 }
 
-/// Runs both side by side, while forged sources press the program: what it does not admit, the oracle never hears of.
+/// Runs the program and the oracle side by side while forged sources overload the program. The oracle sees no packet
+/// that the program does not admit.
 fn run_under_overload(prefixes: (u8, u8), seed: u64) {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, under overload");
     on_one_cpu();
@@ -239,7 +240,7 @@ fn run_under_overload(prefixes: (u8, u8), seed: u64) {
             program.advance(step_ns);
             fake.set_now(program.now());
         }
-        // Most periods are overloaded, to one in 16.
+        // Most periods are overloaded, with a sampling of up to one in 16.
         let period = program.now().0 >> 27;
         if period != overloaded_in && !random.one_in(4) {
             overloaded_in = period;
@@ -250,8 +251,7 @@ fn run_under_overload(prefixes: (u8, u8), seed: u64) {
         }
         let (frame, packet) = random_packet(&mut random, &mut clients);
         let now = program.now().0;
-        // Of these it cannot be known whether they leave anything behind: each rule samples for itself, and so do
-        // flows that nothing counts.
+        // These may leave state behind or not: each rule samples separately, and so do flows that nothing counts.
         if packet.kind == (Kind::Fragment { may_be_tcp: true }) || oracle.begins_what_nothing_counts(&packet, now) {
             continue;
         }
@@ -281,12 +281,12 @@ fn run_under_overload(prefixes: (u8, u8), seed: u64) {
     assert!(certain > STEPS_UNDER_OVERLOAD / 100, "no source was known: {certain}");
 }
 
-/// Packets of each policy that a replay has.
+/// Number of packets in each policy of a replay.
 const STEPS_OF_A_REPLAY: u32 = 2000;
-/// Policies that replays have.
+/// Number of policies in replays.
 const REPLAYS: u32 = 30;
 
-/// Runs the program, the fake and the oracle side by side with a replay: of one rule's dry run.
+/// Runs the program, the fake, the oracle and a replay side by side, with one rule in dry run.
 fn run_replay(prefixes: (u8, u8), seed: u64) {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, replayed");
     let mut random = Random(seed);
@@ -386,7 +386,7 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
         let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, opening, .. }, .. }) = parse(&frame) else {
             panic!("{packet:?} is no segment: {frame:02x?}");
         };
-        // What comes with a SYN is no part of a conversation.
+        // Data in a SYN is not part of a conversation.
         if segment.payload_bytes == 0 || opening {
             continue;
         }

@@ -1,4 +1,4 @@
-//! `doctor` and `bug-report` where something is really wrong.
+//! Tests of `doctor` and `bug-report` on hosts with real faults.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -11,10 +11,10 @@ use netlab::{Output, needs_root};
 use ratelimit_datapath::kernel::held_maps;
 use serde_json::Value;
 
-/// Maps that have a copy of each value for each processor.
+/// Maps with a copy of each value for each processor.
 const PER_CPU: [&str; 4] = ["COUNTERS", "FAULTS", "BANS_BEGUN", "EVENT_TALLIES"];
 
-/// A configuration file with what stands at its top.
+/// Writes a configuration file that begins with `top`, and returns its path.
 fn configured(lab: &Lab, top: &str) -> String {
     let path = lab.directory().join("ratelimitd.toml");
     fs::write(&path, format!("socket = {:?}\n{top}\n[rule]\nlimits = [\"3/1h connections\"]\n", lab.socket())).unwrap();
@@ -27,7 +27,7 @@ fn checks(output: &Output) -> Vec<Value> {
     report["checks"].as_array().unwrap().clone()
 }
 
-/// State and what was seen.
+/// Returns the state and the observation of a check.
 fn found(checks: &[Value], id: &str) -> (String, String) {
     let of = checks.iter().find(|of| of["id"] == id).unwrap_or_else(|| panic!("{id}: {checks:#?}"));
     (of["state"].as_str().unwrap().to_owned(), of["seen"].as_str().unwrap().to_owned())
@@ -123,7 +123,7 @@ fn an_interface_whose_name_is_no_text_hides_no_other_and_the_compiler_is_known_i
     let checks = checks(&output);
     assert_eq!(found(&checks, "interface.ethernet").0, "ok", "{checks:#?}");
     assert_eq!(found(&checks, "interface.reset").1, "attaching is not known to reset the link (veth)");
-    // The sysctl is not there in a namespace; what became of the program is.
+    // The sysctl does not exist in a namespace, but the result of loading the program does.
     let (state, seen) = found(&checks, "kernel.jit");
     assert_eq!(state, "ok", "{seen}");
     let _daemon = lab.limit(&["--limit", "1000/1m"]);
@@ -147,7 +147,7 @@ fn a_place_that_is_no_bpf_file_system_is_a_problem() {
     );
 }
 
-/// All texts of a report, by name.
+/// Unpacks a report, and returns its texts by name.
 fn unpacked(lab: &Lab, path: &Path) -> Vec<(String, String)> {
     let into = lab.directory().join("unpacked");
     let _gone = fs::remove_dir_all(&into);
@@ -251,7 +251,7 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     is_clean(&texts);
     assert!(has(&texts, "daemon.txt") && texts.iter().any(|(_, text)| text.contains("STILL ENFORCING on s0")));
 
-    // A user without any privilege, in a directory of his own.
+    // A user without privileges, in a directory of their own.
     let home = lab.directory().join("home");
     fs::create_dir(&home).unwrap();
     fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,5 @@
-//! The drop cache: each packet that an entry drops is counted once, and every change by the daemon ends all entries.
+//! Tests of the drop cache: each packet that an entry drops is counted once, and every change by the daemon ends all
+//! entries.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -26,7 +27,7 @@ fn connections(amount: u64) -> Policy {
     policy(&[limit(amount, Unit::Connections, WindowForm::Strict)])
 }
 
-/// A source of each family, and how long a prefix one client is.
+/// Sources of both families, each with the prefix length of one IPv6 client.
 const CLIENTS: [(IpAddr, u8); 3] = [(v4(1), 64), (v6(1), 64), (v6(1), 128)];
 
 const fn v4(number: u16) -> IpAddr {
@@ -40,7 +41,7 @@ const fn v6(number: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_octets(octets))
 }
 
-/// Packets of one source that have entries of their own: each kind to each port.
+/// Returns packets of one source with separate drop-cache entries: each kind to each port.
 fn of_each_kind(source: IpAddr) -> Vec<Vec<u8>> {
     let ports = [80, 443];
     let around = |proto, payload: Vec<u8>| match source {
@@ -51,7 +52,8 @@ fn of_each_kind(source: IpAddr) -> Vec<Vec<u8>> {
     ports.into_iter().flat_map(of_port).collect()
 }
 
-/// What the daemon reads of a source's refusals, which is the same whether it asks for one source or for all.
+/// Returns the number of a source's refusals as the daemon reads it. Asserts that reading one source and reading all
+/// agree.
 fn refused(program: &mut Program, source: IpAddr) -> u64 {
     let readings = program.kernel().source(source).unwrap();
     let [reading] = readings[..] else { panic!("{} windows of {source}", readings.len()) };
@@ -79,7 +81,7 @@ fn an_entry_counts_what_it_drops_and_the_source_says_so() {
             }
             program.advance(MINUTE_NS);
         }
-        // Two windows later it has been admitted again, refused again, and all is still in the one count.
+        // Two windows later the source has been admitted and refused again, and all refusals are still in one count.
         program.advance(10 * MINUTE_NS);
         assert_eq!(program.passed(&frames[0], LIMIT + 7), LIMIT);
         assert_eq!(refused(&mut program, source), program.counts()["over_limit"]);
@@ -140,7 +142,7 @@ fn an_entry_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
     let changes = 1 + later.take(1000).position(|active| is_same(&active)).unwrap() as u64;
     let mut program = Program::new(&connections(LIMIT));
     let syn = refused_syn(&mut program);
-    // No packet of it meanwhile, which would find that nothing is cached any more.
+    // No packet of the source arrives meanwhile, which would notice that nothing is cached any more.
     for change in 0..changes {
         program.apply(&connections(1000 + change));
     }
@@ -155,7 +157,7 @@ fn an_expired_entry_is_not_believed_again_when_its_ticks_come_again() {
     let syn = refused_syn(&mut program);
     for later_ns in [6 * MINUTE_NS, again_after_ns - 6 * MINUTE_NS] {
         program.advance(later_ns);
-        // The daemon reads; no packet comes, which would find that nothing is cached any more.
+        // The daemon reads. No packet arrives, which would notice that nothing is cached any more.
         program.kernel().visit_sources(&mut |_| ()).unwrap();
     }
     assert_eq!(program.verdict(&syn), "within_limit");
@@ -164,7 +166,7 @@ fn an_expired_entry_is_not_believed_again_when_its_ticks_come_again() {
 #[test]
 fn a_limit_of_bytes_is_cached_where_even_the_shortest_packet_is_over_it() {
     needs_root!();
-    // The shortest of each family: an IP header and ports.
+    // The shortest packet of each family: an IP header and ports.
     for (source, least) in [(v4(1), 28), (v6(1), 48)] {
         let syn = &of_each_kind(source)[0];
         let bytes = u64::try_from(syn.len() - 14).unwrap();
@@ -195,7 +197,7 @@ fn unverified_segments_are_cached_too() {
 
 #[test]
 fn what_an_entry_dropped_is_not_lost_when_another_source_has_its_place() {
-    /// With six entries each, more than the cache holds; fewer than the maps of windows have.
+    /// Number of sources with six entries each: more than the cache holds, and fewer than the maps of windows hold.
     const SOURCES: u16 = 300;
     needs_root!();
     let room = Room { max_sources: SOURCES.into(), windows_per_source: 1, insertions_max: BUDGET_ANY };
@@ -239,7 +241,7 @@ fn an_entry_drops_no_packets_of_other_sources_ports_and_kinds() {
     assert_eq!(program.verdict(&ack), "not_counted");
 }
 
-/// A source over its limit of connections, and cached: its SYN.
+/// Returns the SYN of a source that is over its limit of connections, and in the drop cache.
 fn refused_syn(program: &mut Program) -> Vec<u8> {
     let syn = syn("198.51.100.1", 80);
     assert_eq!(program.passed(&syn, LIMIT + 3), LIMIT);
@@ -330,7 +332,7 @@ fn a_ban_that_is_lifted_ends_its_cached_drops() {
 #[test]
 fn an_entry_ends_with_its_rule_and_with_a_trial() {
     needs_root!();
-    // A rule that ends leaves the judging to the next.
+    // A rule that ends leaves its packets to the next one.
     let mut ending = connections(LIMIT);
     ending.rules.push(integration_test::program::rule("next", &[80], 100));
     let mut program = Program::new(&ending);
@@ -340,7 +342,7 @@ fn an_entry_ends_with_its_rule_and_with_a_trial() {
     program.advance(MINUTE_NS);
     assert_eq!(program.verdict(&syn), "within_limit");
 
-    // A trial that is stricter, and ends by itself.
+    // A stricter trial that ends by itself.
     let mut program = Program::new(&connections(LIMIT + 10));
     let until = Nanos(program.now().0 + MINUTE_NS);
     program.kernel().apply_until(&connections(LIMIT), until).unwrap();
@@ -348,7 +350,7 @@ fn an_entry_ends_with_its_rule_and_with_a_trial() {
     program.advance(MINUTE_NS);
     assert_eq!(program.verdict(&syn), "within_limit");
 
-    // One that is more generous: the source that was refused before it is admitted by it, and refused again after it.
+    // A more generous trial. It admits the source that was refused before, which is refused again after the trial.
     let mut program = Program::new(&connections(LIMIT));
     let syn = refused_syn(&mut program);
     let until = Nanos(program.now().0 + MINUTE_NS);

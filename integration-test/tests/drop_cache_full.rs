@@ -1,4 +1,4 @@
-//! The drop cache where forged sources fill it.
+//! Tests of a drop cache that forged sources fill.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -18,9 +18,9 @@ use ratelimit_policy::desired::{Policy, Ports, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const LIMIT: u64 = 5;
-/// Minutes after which a full window is within the limit again: its five, and the one that is kept as a margin.
+/// Minutes after which a full window is within the limit again: its five, and the extra one that is kept as a margin.
 const FREED_AFTER: u64 = 6;
-/// Many more than the windows or the entries that the maps hold.
+/// Number of forged sources, far above the capacity of the windows and the drop cache.
 const FORGED: u32 = 3000;
 
 fn program(policy: &Policy) -> Program {
@@ -38,7 +38,7 @@ fn datagram(source: Ipv4Addr, port: u16) -> Vec<u8> {
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
-/// Forged sources, each of which goes over the limit; others in each round.
+/// Sends packets of forged sources, each of which exceeds the limit. Each round has other sources.
 fn flood(program: &mut Program, port: u16, round: u32) {
     for number in 0..FORGED {
         let source = Ipv4Addr::from(0x0b00_0000 + (round << 16) + number);
@@ -46,7 +46,7 @@ fn flood(program: &mut Program, port: u16, round: u32) {
     }
 }
 
-/// Whether a source has a window, and whether a drop-cache entry drops its packets.
+/// Returns whether a source has a window, and whether the drop cache has an entry against it.
 fn known(program: &mut Program, source: Ipv4Addr) -> (bool, bool) {
     let readings = program.kernel().source(IpAddr::from(source)).unwrap();
     let any = |is: fn(&ratelimit_datapath::SourceReading) -> bool| readings.iter().any(is);
@@ -70,7 +70,7 @@ fn a_source_over_the_limit_is_not_forgiven_for_forged_sources_that_are_over_it_l
         assert_eq!(known(&mut program, ATTACKER), (false, true), "in minute {minute}");
         assert_eq!(program.passed(&mine, 50), 0, "in minute {minute}");
     }
-    // Not failing closed: it has its limit again when its window would have had.
+    // Not failing closed: the source has its limit again when its window would have freed.
     program.advance(MINUTE_NS);
     assert_eq!(program.passed(&mine, LIMIT + 2), LIMIT);
 }
@@ -83,15 +83,15 @@ fn where_the_drop_cache_is_full_windows_refuse_and_that_is_counted() {
     flood(&mut program, 80, 1);
     let full = not_cached(&mut program);
     assert!(full > u64::from(FORGED) / 2, "the flood is too small to say anything: {full}");
-    // A source that comes now has the whole limit, and what is beyond is refused, each packet by the window.
+    // A source that arrives now has its whole limit. Further packets are refused by the window, not by the cache.
     let mine = datagram(ATTACKER, 80);
     assert_eq!(program.passed(&mine, LIMIT), LIMIT);
     assert_eq!(program.passed(&mine, 20), 0);
     assert_eq!(known(&mut program, ATTACKER), (true, false));
     assert_eq!(not_cached(&mut program) - full, 20);
     assert_eq!(program.verdict(&datagram(OTHER, 80)), "within_limit");
-    // Once the entries have expired, and the tick of half a second in which they did, the sources are within the limit
-    // again.
+    // The entries have expired, and so has the tick of half a second in which they did. The sources are within the
+    // limit again.
     program.advance(FREED_AFTER * MINUTE_NS + SECOND_NS);
     assert_eq!(program.passed(&mine, LIMIT + 1), LIMIT);
     assert_eq!(known(&mut program, ATTACKER), (true, true));
@@ -111,7 +111,7 @@ fn what_an_established_connection_sent_over_the_limit_is_cached_where_forged_sou
     let of = |source_port| {
         let segment = Segment { source_port, sequence, acknowledged, ..Segment::to(port, ACK) }.bytes();
         let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(TCP) }.around(segment));
-        // Behind the Ethernet header. The program does not look at the checksum.
+        // Offset behind the Ethernet header. The program ignores the checksum.
         frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
         frame
     };
@@ -121,13 +121,13 @@ fn what_an_established_connection_sent_over_the_limit_is_cached_where_forged_sou
     };
     flood(&mut program, port, 1);
     let full = not_cached(&mut program);
-    // Of no connection, so that it may be forged.
+    // Packets without a connection, which may be forged.
     assert_eq!(program.passed(&of(1), LIMIT + 3), LIMIT);
     assert_eq!((until(&mut program, false), not_cached(&mut program) - full), (None, 3));
     assert_eq!(program.passed(&of(source_port), LIMIT + 3), LIMIT);
     assert!(until(&mut program, true).is_some());
     assert_eq!(not_cached(&mut program) - full, 3);
-    // Whatever is forged after that does not end it.
+    // Later forged packets do not end the entry.
     program.advance(MINUTE_NS);
     flood(&mut program, port, 2);
     assert!(until(&mut program, true).is_some());

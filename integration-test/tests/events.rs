@@ -1,4 +1,4 @@
-//! What the program tells of sources that begin to be refused or banned: each once, and what is not sent is counted.
+//! Events about sources that start to be refused or banned. Each event is sent once, and unsent events are counted.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ fn connections(amount: u64) -> Limit {
     limit(amount, Unit::Connections, WindowForm::Strict)
 }
 
-/// Where each refusal is its window's, since none is cached.
+/// Returns a policy that refuses everything, so that each refusal is by the window and none is cached.
 fn refusing_all(limits: &[Limit]) -> Policy {
     let mut policy = policy(limits);
     policy.rules[0].refuse = Refuse::All;
     policy
 }
 
-/// A source begins to be refused by the first limit of the first rule, of which it has used so much.
+/// Returns the event of a first refusal by the first limit of the first rule, with this use.
 fn refused(client: &str, used: u64, time: Nanos) -> KernelEvent {
     KernelEvent {
         time,
@@ -48,7 +48,7 @@ fn refused(client: &str, used: u64, time: Nanos) -> KernelEvent {
     }
 }
 
-/// The frame of a source's number.
+/// Returns the SYN of the source with this number.
 fn syn_of(number: u32) -> Vec<u8> {
     syn(&Ipv4Addr::from_bits(10 << 24 | number).to_string(), 80)
 }
@@ -62,7 +62,7 @@ fn the_first_refusal_of_a_source_in_a_bucket_is_one_event_and_the_second_none() 
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 3), 0);
     assert_eq!(program.events(), [refused("198.51.100.7/32", 2, TEN_O_CLOCK)]);
     assert_eq!(program.events(), [], "each is told once");
-    // In the next bucket again, and of another source, also of IPv6.
+    // In the next bucket again, and for another source, also of IPv6.
     program.advance(MINUTE_NS);
     let now = program.now();
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 3), 0);
@@ -91,7 +91,7 @@ fn what_the_drop_cache_drops_is_no_event_until_the_window_is_asked_again() {
 #[test]
 fn each_limit_tells_for_itself_and_what_it_has_used() {
     needs_root!();
-    // The first refuses nothing, the second in bytes, of 54 each.
+    // The first limit refuses nothing. The second counts bytes, 54 in each packet.
     let limits = [limit(9, Unit::Packets, WindowForm::Strict), limit(120, Unit::Bytes, WindowForm::Strict)];
     let mut program = Program::new(&refusing_all(&limits));
     let frame = syn_of(7);
@@ -174,7 +174,7 @@ fn of_a_flood_over_the_budget_each_is_sent_or_counted_as_lost_on_every_cpu() {
         assert_eq!(told.len(), BUDGET as usize * cpus.len(), "what is sent is read");
         program.advance(PERIOD_NS);
     }
-    // The budget of bans is their own.
+    // Bans have their own budget.
     assert_eq!(program.event_counts().lost(), begun - 2 * budget * cpus.len() as u64);
 }
 
@@ -273,7 +273,7 @@ fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost
         frame[26..30].copy_from_slice(&(10 << 24 | source).to_be_bytes());
         program.passes(&frame);
         program.passes(&frame);
-        // The daemon comes by a few times a second.
+        // The daemon reads a few times per second.
         if source % 4096 == 0 {
             hear(&mut program);
         }
@@ -284,8 +284,8 @@ fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost
     let EventCount { sent, lost } = program.event_counts().refused;
     println!("{sent} sent, {lost} lost of {SOURCES}, in {} periods", told.len());
     assert_eq!((sent + lost, told.values().sum::<u64>()), (SOURCES.into(), sent));
-    // In each period far more begin than it has room for: all of the budget is sent, and not one more. The first and the
-    // last are not whole, and in a few this thread may have had no time.
+    // In each period far more refusals start than the budget allows, so exactly the budget is sent. The first and last
+    // periods are incomplete, and in a few others this thread may have had no time.
     assert!(told.len() >= 4, "{told:?}");
     let whole: Vec<u64> = told.values().copied().skip(1).take(told.len() - 2).collect();
     let full = whole.iter().filter(|sent| **sent == u64::from(BUDGET)).count();
@@ -293,18 +293,18 @@ fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost
     assert!(told.values().all(|sent| *sent <= u64::from(BUDGET)), "{told:?}");
 }
 
-/// Sources that begin to be refused in a period of the budget where a million do within a minute.
+/// Number of sources that start to be refused in a period if a million do within a minute.
 const SOURCES_OF_A_PERIOD: u32 = 2240;
-/// Sources whose packets are timed together: what else the machine does adds to few of them.
+/// Number of sources that are timed together. Other load on the machine affects few groups.
 const TOGETHER: u32 = 32;
 const PAIRS: usize = 3;
 const ROUNDS: u32 = 10;
-/// A program's maps lie luckily or unluckily in memory, which is a tenth of the time: more pairs come closer to what events
-/// cost.
+/// Maximum number of pairs of programs. The position of a program's maps in memory changes its time by a tenth, so more
+/// pairs give a better estimate of the events' cost.
 const PAIRS_MAX: usize = 7;
 
-/// How long this program takes for the packets of so many new sources: of each, as many that are within its limit as
-/// over it. A time for each [`TOGETHER`] of them, in the order in which they take from a period's budget.
+/// Returns the program's time for the packets of [`SOURCES_OF_A_PERIOD`] new sources, half of which are within the
+/// limit. There is one time for each [`TOGETHER`] of them, in the order in which they use the budget.
 fn times_of(program: &mut Program, first: u32, packets_each: u32) -> Vec<Duration> {
     let together = |first: u32| {
         (first..first + TOGETHER)
@@ -317,8 +317,8 @@ fn times_of(program: &mut Program, first: u32, packets_each: u32) -> Vec<Duratio
     (first..first + SOURCES_OF_A_PERIOD).step_by(TOGETHER as usize).map(together).collect()
 }
 
-/// What a packet takes with events, and what without: of each [`TOGETHER`] the best of all rounds. Which program is loaded
-/// first may matter, and the other one is in every second pair.
+/// Returns the mean time of a packet with events and without, from the best round of each [`TOGETHER`] sources. The
+/// order of loading may matter, so it alternates between pairs.
 fn time_of_a_pair(packets_each: u32, is_on_first: bool) -> [Duration; 2] {
     let room = Room { max_sources: 100_000, windows_per_source: 1, ..Room::default() };
     let policy = policy(&[connections(u64::from(packets_each) / 2)]);
@@ -330,7 +330,7 @@ fn time_of_a_pair(packets_each: u32, is_on_first: bool) -> [Duration; 2] {
     let mut best = [const { Vec::new() }; 2];
     for round in 0..ROUNDS {
         for (program, best) in programs.iter_mut().zip(&mut best) {
-            // Each round has a budget of its own, as each period has.
+            // Each round has its own budget, as each period has.
             std::thread::sleep(Duration::from_nanos(PERIOD_NS));
             let times = times_of(program, round * SOURCES_OF_A_PERIOD, packets_each);
             best.resize(times.len(), Duration::MAX);
@@ -345,7 +345,7 @@ fn time_of_a_pair(packets_each: u32, is_on_first: bool) -> [Duration; 2] {
     best.map(|best| best.iter().sum::<Duration>() / (SOURCES_OF_A_PERIOD * packets_each))
 }
 
-/// Returns what the mean of these ratios is at least: it less two of its standard errors.
+/// Returns a lower bound of the mean of these ratios: the mean less two of its standard errors.
 fn at_least(ratios: &[f64]) -> f64 {
     let count = f64::from(u32::try_from(ratios.len()).unwrap());
     let mean = ratios.iter().sum::<f64>() / count;

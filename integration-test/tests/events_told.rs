@@ -1,4 +1,4 @@
-//! What happens to a client is told everywhere in the same words: events, the log, the history, `check`, `stats`.
+//! Tests that events, the log, the history, `check` and `stats` describe what happens to a client in the same words.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs::{self, File};
@@ -17,9 +17,9 @@ use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, binary, number, once};
 use netlab::{PacketSocket, needs_root};
 use serde_json::Value;
 
-/// Sources of the flood, each of which is refused once.
+/// Number of sources in the flood, each of which is refused once.
 const SOURCES: u32 = 20_000;
-/// Measured, without optimisation and with 20000 sources refused in two seconds: 65 MB.
+/// Maximum resident memory in kB. Measured without optimisation, with 20000 sources refused in two seconds: 65 MB.
 const RESIDENT_KB_MAX: u64 = 120_000;
 
 fn done(lab: &Lab, args: &[&str]) -> String {
@@ -54,7 +54,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_eve
     let client = CLIENTS[0];
     let mut open = lab.open(client, 80);
     lab.assert_blocked(client, 80);
-    // A SYN alone bans nobody.
+    // A SYN alone causes no ban.
     open.write_all(b"GET").unwrap();
     let logged = daemon.child.wait_for_line("10.9.0.2 banned by rule \"web\" until ", HANGS_AFTER).unwrap();
 
@@ -107,7 +107,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_eve
     assert_eq!(lab.ratelimitd(&["events", "--kind", "bann"]).code(), 2);
 }
 
-/// `events -f` with these arguments, whose lines go to a file; killed on drop.
+/// A running `events -f` with these arguments, which writes its lines to a file. Killed on drop.
 struct Follower {
     process: process::Child,
     path: PathBuf,
@@ -125,7 +125,7 @@ impl Follower {
         fs::read_to_string(&self.path).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The kinds and sources of what it has shown, once there are so many.
+    /// Waits until `count` events are shown, and returns their kinds and sources.
     fn shown(&self, count: usize) -> Vec<String> {
         let lines = once(|| Some(self.lines()).filter(|lines| lines.len() >= count));
         let lines = lines.unwrap_or_else(|| panic!("{:?}", self.lines()));
@@ -153,7 +153,7 @@ fn each_flag_of_events_that_are_followed_shows_what_it_says_and_nothing_else() {
     let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections", "--name", "web"]);
     once(|| Some(lines(&lab, &["events", "--json"])).filter(|all| !all.is_empty())).unwrap();
     done(&lab, &["deny", "192.0.2.1"]);
-    // Until that is longer ago than what is asked for.
+    // Waits until the event is older than what is queried.
     once(|| lines(&lab, &["events", "--json", "--since", "1s"]).is_empty().then_some(())).unwrap();
     let of = |args: &[&str]| Follower::start(&lab, args);
     let all = of(&["--json"]);
@@ -165,7 +165,7 @@ fn each_flag_of_events_that_are_followed_shows_what_it_says_and_nothing_else() {
     let since = of(&["--json", "--since", "1s"]);
     let long_since = of(&["--json", "--since", "1h"]);
     let words = of(&[]);
-    // Each has what was before, or its flag leaves it out.
+    // Each follower first shows the earlier events, or its flag leaves them out.
     assert_eq!(all.shown(2), ["attach -", "deny 192.0.2.1"]);
     assert_eq!(long_since.shown(2), ["attach -", "deny 192.0.2.1"]);
     assert_eq!(
@@ -174,7 +174,7 @@ fn each_flag_of_events_that_are_followed_shows_what_it_says_and_nothing_else() {
     );
     lab.open(CLIENTS[0], 80);
     lab.assert_blocked(CLIENTS[0], 80);
-    // The daemon takes it within a second, and a source that is there already is shown it at once.
+    // The daemon reads the event within a second, and shows it at once to a follower that is already there.
     let refused = format!("refused {}", CLIENTS[0]);
     assert_eq!(source.shown(1), [refused.as_str()]);
     done(&lab, &["deny", "192.0.2.2"]);
@@ -207,7 +207,7 @@ fn a_flood_of_refused_sources_is_counted_to_the_last_and_takes_a_bounded_memory(
     for number in 0..SOURCES {
         let [_, high, middle, low] = number.to_be_bytes();
         let syn = frame(IPV4, V4 { source: [100, 64 + high, middle, low], ..V4::of(TCP) }.around(tcp(80, SYN)));
-        // The second is refused.
+        // The second SYN is refused.
         sender.send(&syn).unwrap();
         sender.send(&syn).unwrap();
         if number % 64 == 0 {
@@ -219,7 +219,7 @@ fn a_flood_of_refused_sources_is_counted_to_the_last_and_takes_a_bounded_memory(
     });
     let begun = number(&stats, "/rules/0/dropped");
     assert_eq!(number(&stats, "/events/sent") + number(&stats, "/events/lost"), begun, "{}", stats["events"]);
-    // The daemon takes them five times a second.
+    // The daemon reads events five times per second.
     let report = once(|| {
         let report = get(&lab, "/api/v1/events");
         let events = report["events"].as_array()?;
@@ -228,7 +228,7 @@ fn a_flood_of_refused_sources_is_counted_to_the_last_and_takes_a_bounded_memory(
         (told >= number(&stats, "/events/sent")).then_some((told, events.len()))
     });
     let (told, remembered) = report.unwrap();
-    // What was told before the flood, that an interface is protected, is overwritten too.
+    // The events before the flood, that an interface is protected, are overwritten too.
     assert!(told <= number(&stats, "/events/sent") + 2 && remembered <= 4096, "{told} {remembered}");
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

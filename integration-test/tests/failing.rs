@@ -1,5 +1,5 @@
-//! Maps that fail: each operation that can fail on a map of the kernel does so here, for real, on one that is too small.
-//! Also maps that change while they are read, keys that one chooses who knows the seed, and what the program may write.
+//! Tests of failing maps. Every kernel map operation that can fail really fails here, on a map that is too small. Also
+//! tested are maps that change during a read, keys chosen with knowledge of the seed, and what the program may write.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +25,10 @@ use ratelimit_policy::desired::{Bans, Limit, NewSources, Policy, Rule, Shared, W
 use ratelimit_policy::fleet::Sum;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
-/// Return values of the program.
+/// Return value of the program for a passed packet.
 const XDP_PASS: u32 = 2;
 
-/// A program whose maps are pinned, for others that share them.
+/// A program with pinned maps, for other programs that share them.
 struct Pinned {
     kernel: Kernel,
     _bpffs: Bpffs,
@@ -53,7 +53,7 @@ impl Pinned {
     }
 }
 
-/// Two rules: one of connections that bans, and before it one of packets at another port.
+/// Returns two rules: one of packets at another port, followed by one of connections that bans.
 fn two_rules() -> Policy {
     let first = rule("first", &[22], 1000);
     let limits = policy(&[limit(3, Unit::Connections, WindowForm::Strict)]).rules[0].limits.clone();
@@ -87,20 +87,20 @@ fn ack_of(number: u32) -> Vec<u8> {
     frame(IPV4, source.around(tcp(80, ACK)))
 }
 
-/// The second rule also has a budget of new sources.
+/// Returns [`two_rules`] with a budget of new sources in the second rule.
 fn budgeted() -> Policy {
     let mut policy = two_rules();
     policy.rules[1].new_sources = Some(NewSources { amount: 1_000_000, window_ns: SECOND_NS });
     policy
 }
 
-/// Of packets, shared by the hosts of a fleet: each second one is told to the others.
+/// Returns a policy with a limit of packets that a fleet's hosts share. Every second packet is reported to the others.
 fn shared(amount: u64) -> Policy {
     let alone = limit(amount, Unit::Packets, WindowForm::Strict);
     policy(&[Limit { shared: Some(Shared { sum: Sum::All, step_bits: 1 }), ..alone }])
 }
 
-/// What a program does whose map of this name has so few entries: frames, and how many of them pass.
+/// Expected behaviour of a program with a too small map of this name: frames, and how many of them pass.
 struct Case {
     map: &'static str,
     entries: u32,
@@ -108,7 +108,7 @@ struct Case {
     frames: Vec<Vec<u8>>,
     passes: usize,
     fault: Fault,
-    /// What it counts at least of that.
+    /// Minimum number of counted faults.
     faults_min: u64,
 }
 
@@ -124,18 +124,19 @@ fn cases() -> Vec<Case> {
         faults_min,
     };
     vec![
-        // Without a configuration, or its ports, everything passes as an internal error.
+        // Without a configuration, or without its ports, everything passes as an internal error.
         case(map::CONFIG, packets(3), over(vec![syn_of(1)], 9), 9, Fault::ConfigLookup, 9),
         case(map::PORTS, packets(3), over(vec![syn_of(1)], 9), 9, Fault::PortsLookup, 9),
-        // What cannot be counted is limited all the same.
+        // Packets that cannot be counted are limited all the same.
         case(map::COUNTERS, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::CountersLookup, 9),
         case(map::BANS_BEGUN, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::BansBegunLookup, 1),
         case(map::EVENT_TALLIES, two_rules(), over(vec![syn_of(1)], 9), 3, Fault::EventTalliesLookup, 1),
-        // Who cannot be banned is limited: the first has the one place that there is.
+        // Sources that cannot be banned are still limited. The first source takes the only place.
         case(map::BANS_V4, two_rules(), over(vec![syn_of(1), syn_of(2), syn_of(3)], 9), 9, Fault::BansV4Insert, 2),
         case(map::BANS_V6, two_rules(), over(vec![syn_v6(1), syn_v6(2), syn_v6(3)], 9), 9, Fault::BansV6Insert, 2),
         case(map::NEW_SOURCES, budgeted(), over(vec![syn_of(1)], 9), 3, Fault::NewSourcesLookup, 1),
-        // What others cannot be told is admitted here, and told with the next step. Nobody reads this ring of one page.
+        // Packets that cannot be reported to others are admitted, and reported with the next step. Nobody reads this
+        // ring of one page.
         Case {
             entries: 4096,
             ..case(map::STEPS, shared(1000), over(vec![syn_of(1)], 300), 300, Fault::StepsReserve, 40)
@@ -144,7 +145,7 @@ fn cases() -> Vec<Case> {
         case(map::CONN_FILTER, packets(3), over((0..64).map(ack_of).collect(), 9), 64 * 3, Fault::ConnFilterLookup, 64),
         // Without the drop cache the windows refuse.
         case(map::DROP_CACHE, packets(3), over((0..64).map(syn_of).collect(), 9), 64 * 3, Fault::DropCacheLookup, 64),
-        // Without the filter all count as known.
+        // Without the filter all sources count as known.
         case(
             map::KNOWN_FILTER,
             packets(3),
@@ -169,7 +170,7 @@ fn whatever_map_operation_fails_is_counted_and_packets_pass_or_are_limited_all_t
     needs_root!();
     for Case { map, entries, policy, frames, passes, fault, faults_min } in cases() {
         let mut pinned = Pinned::new(&policy, Room::default());
-        // The same frames, where all is as it should be: nothing fails.
+        // The same frames with intact maps: nothing fails.
         let whole = if map == map::CONFIG { Some(Beside::load(&pinned.kernel, &[]).unwrap()) } else { None };
         for (frame, whole) in frames.iter().zip(std::iter::repeat(whole.as_ref())) {
             let mut other = frame.clone();
@@ -192,7 +193,7 @@ fn whatever_map_operation_fails_is_counted_and_packets_pass_or_are_limited_all_t
         assert!(faults[&fault] >= faults_min, "{map}: {faults:?}");
         let after = tallies(&pinned.reading());
         let counted: u64 = after.values().sum();
-        // Packets are in the counters once each, but where it is those that fail.
+        // Each packet is counted once, unless the counters themselves fail.
         let expected = if map == map::COUNTERS { before } else { before + frames.len() as u64 };
         assert_eq!(counted, expected, "{map}: {after:?}");
         if [map::CONFIG, map::PORTS].contains(&map) {
@@ -210,7 +211,7 @@ fn sources_are_read_in_bounded_time_while_every_window_is_replaced_many_times() 
     let mut pinned = Pinned::new(&packets(1000), room);
     let program = Beside::load(&pinned.kernel, &[]).unwrap();
     let (is_over, inserted) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Enough to fill it, before the first reading.
+    // Enough to fill the map before the first reading.
     for number in 0..2 * CAPACITY {
         program.test_run(&syn_of(number), 1).unwrap();
     }
@@ -228,7 +229,7 @@ fn sources_are_read_in_bounded_time_while_every_window_is_replaced_many_times() 
             }
         });
         let mut rounds = 0;
-        // Until each has been replaced ten times over, on a machine that has other things to do.
+        // Until each entry has been replaced ten times, on a machine with other load.
         while rounds < ROUNDS || inserted.load(Ordering::Relaxed) < u64::from(10 * CAPACITY) {
             let began = Instant::now();
             let (mut visits, mut sources) = (0_u32, BTreeSet::new());
@@ -253,19 +254,19 @@ fn sources_are_read_in_bounded_time_while_every_window_is_replaced_many_times() 
         "{inserted} insertions, {} readings: {longest:?} at most, {most} windows at most, {doubles} twice",
         seen.len()
     );
-    // What comes while it is read may be read too, and twice: not without end.
+    // Entries that are inserted during a reading may be read too, and even twice, but not without end.
     assert!(most <= 4 * CAPACITY, "{seen:?}");
     assert!(seen.iter().all(|of| of.1 >= CAPACITY / 2), "{seen:?}");
     assert!(longest < Duration::from_secs(1), "{seen:?}");
 }
 
-/// Those of these sources whose SYNs have their entries in the same set of the drop cache as the first one's.
+/// Returns those sources with SYNs in the same drop-cache set as the first source's.
 fn sharing_a_place(sources: std::ops::RangeFrom<u32>, seed: HashKey, sets: u32) -> impl Iterator<Item = u32> {
     let mut bytes = syn_of(0);
     let mut place = move |source: u32| {
         bytes[26..30].copy_from_slice(&source.to_be_bytes());
         let head = Head::of(&bytes.as_slice()).unwrap();
-        // Its epoch is no part of the hash.
+        // The epoch is not part of the hash.
         let key = Key::of(&head, 1, ipv4_mask(32), ipv6_mask(64), seed).unwrap();
         key.place(key.hash(seed)) & u64::from(sets - 1)
     };
@@ -291,7 +292,7 @@ fn sources_chosen_by_the_seed_to_share_a_place_are_limited_exactly_and_cost_time
         for frame in &frames {
             assert_eq!(program.passed(frame, LIMIT + 3), LIMIT);
         }
-        // Each is over its limit, and refused each time.
+        // Each source is over its limit, and always refused.
         let refused: u64 = frames.iter().map(|frame| program.passed(frame, 2)).sum();
         assert_eq!(refused, 0);
         let mut of_each: Vec<Duration> = frames.iter().map(|frame| program.time(frame, 1000)).collect();
@@ -300,7 +301,7 @@ fn sources_chosen_by_the_seed_to_share_a_place_are_limited_exactly_and_cost_time
     }
     let not_cached = program.kernel().read().unwrap().not_cached;
     assert!(not_cached > 0, "so many do not fit their sets, so this says nothing");
-    // One more who shares the place has all of its limit, and one who does not.
+    // A further source in the shared set has its whole limit, and so has one in another set.
     let innocents = [sharing.next().unwrap(), 0x1700_0001];
     for innocent in frames(&innocents) {
         assert_eq!(program.passed(&innocent, LIMIT + 1), LIMIT);
@@ -318,7 +319,7 @@ fn what_only_the_daemon_writes_the_program_cannot() {
     let flags: BTreeMap<_, _> = program.kernel().map_flags().unwrap().into_iter().collect();
     let read_only: Vec<_> =
         flags.iter().filter(|(_, flags)| **flags & RDONLY_PROG != 0).map(|(name, _)| name.as_str()).collect();
-    // Statics of the program are one map more, which aya makes so.
+    // The program's statics are another map, which aya makes read-only.
     let ours: Vec<_> = read_only.into_iter().filter(|name| !name.starts_with('.')).collect();
     assert_eq!(
         ours,
@@ -336,7 +337,7 @@ fn what_only_the_daemon_writes_the_program_cannot() {
         ],
         "{flags:?}"
     );
-    // All others it writes: counters, windows, bans, caches.
+    // The program writes all other maps: counters, windows, bans, caches.
     assert!(flags.len() > 30, "{flags:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What the program does with a limit that hosts share.
+//! Tests of the program with a limit that several hosts share.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -115,11 +115,11 @@ fn a_trial_has_no_smaller_unit_so_that_going_back_from_it_makes_nothing_more() {
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 1000), 500, "200 here and 300 elsewhere are 500 of 1000");
 }
 
-/// Connections of this host to itself, of which packets have seen nothing yet.
+/// Connections of this host to itself, none of which the program has seen yet.
 struct Connections {
     port: u16,
     segments: Vec<Vec<u8>>,
-    /// Held open.
+    /// Client sides, held open.
     _streams: Vec<TcpStream>,
     _listener: TcpListener,
 }
@@ -134,7 +134,7 @@ impl Connections {
             let source_port = stream.local_addr().unwrap().port();
             let sent = Segment { source_port, sequence, acknowledged, ..Segment::to(port, ACK) }.bytes();
             let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(TCP) }.around(sent));
-            // Behind the Ethernet header. The program does not look at the checksum.
+            // Offset behind the Ethernet header. The program ignores the checksum.
             frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
             frame
         };

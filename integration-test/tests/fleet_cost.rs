@@ -1,5 +1,5 @@
-//! What a fleet costs with real maps: four hosts, each with as many active sources as it is to bear, the daemon as it is
-//! built. Prints commands and bytes a second, and the CPU of each daemon and of the store.
+//! Cost of a fleet with real maps: four hosts with the maximum number of active sources, and the daemon as built.
+//! Prints commands and bytes per second, and the CPU time of each daemon and of the store.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -13,22 +13,22 @@ use integration_test::frames::{IPV4, V4, frame, padded, udp};
 use netlab::{Namespace, needs_root};
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 
-/// Sources of each host, a power of two. With those of its neighbour that ask it too it has more than [`ACTIVE_MIN`].
+/// Sources of each host, as a power of two. With its neighbour's sources a host has more than [`ACTIVE_MIN`].
 const BITS: u8 = 13;
 const SOURCES: u32 = 1 << BITS;
 const ACTIVE_MIN: u64 = 10_000;
-/// What the daemon may need of a CPU, in percent, for [`ACTIVE_MIN`] sources.
+/// Maximum CPU use of the daemon in percent, for [`ACTIVE_MIN`] sources.
 const CPU_MAX: f64 = 5.0;
-/// Parts of a second in which each sends once.
+/// Number of parts of a second. Each source sends once in one of them.
 const PARTS: u32 = 4;
 const BEFORE: u64 = 15; // more than a bucket: all are reported, and the window has several
 const SECONDS: u64 = 20; // two buckets
-/// A step is 8 packets, which a source sends in each bucket. Nobody is refused in so few seconds.
+/// Rule with a step of 8 packets, which a source sends in each bucket. No source is refused in so few seconds.
 const RULES: &str = "[[rule]]\nname = \"web\"\nports = \"9/udp\"\nlimits = [\"64/1m packets\"]\nfleet_sum = \"all\"";
-/// A source sends to the next host too, so many times less than to its own: both have others' sums to write.
+/// Ratio of a source's packets to its own host and to the next one. Both hosts then have sums of others to write.
 const ELSEWHERE: u32 = 8;
 
-/// The sources of one host, which ask the next one too.
+/// Sources of one host, which also send to the next host.
 struct Crowd {
     here: Generator,
     there: Generator,
@@ -41,7 +41,7 @@ impl Crowd {
         Self { here: generator(fleet, host, first), there: generator(fleet, next, first) }
     }
 
-    /// Each source sends once a second. A call takes as long as the kernel waits for its readers: crowds send beside each other.
+    /// Sends each source's packets once per second. A call waits for the kernel's readers, so crowds send in parallel.
     fn send(&mut self, client: &Namespace, seconds: u64) {
         let began = Instant::now();
         for part in 0..u32::try_from(seconds).unwrap() * PARTS {
@@ -58,7 +58,7 @@ impl Crowd {
     }
 }
 
-/// Packets to a host from [`SOURCES`] sources, of which this is the first byte.
+/// Returns a generator of packets to a host from [`SOURCES`] sources with this first byte.
 fn generator(fleet: &Fleet, to: &Host, first: u8) -> Generator {
     let shown = to.namespace.ip(&["-br", "link", "show", "dev", "s0"]).unwrap();
     let link = shown.split_whitespace().nth(2).unwrap();
@@ -82,7 +82,7 @@ fn send(fleet: &Fleet, crowds: &mut [Crowd], seconds: u64) {
     });
 }
 
-/// Seconds of CPU that a process has had.
+/// Returns the seconds of CPU time that a process has used.
 fn cpu_of(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! Hosts with the real binary and a real store: what one source, spread over them, is admitted; what they do alike; and
-//! that what is killed or forged invents nothing.
+//! Tests of hosts with the real binary and a real store: the admissions of one source over all hosts, and actions of
+//! all hosts together. Kills and forged packets invent nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -21,12 +21,12 @@ use nix::sys::signal::Signal;
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
-/// What a busy machine is late by.
+/// Delay of a busy machine.
 const LATE: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(20);
 
-/// What so many requests a second are while a report is on its way: within 0.1 s, `check-config` says.
+/// Returns the number of requests while a report is on its way, for which `check-config` states 0.1 s.
 fn on_the_way(per_second: u32) -> u64 {
     u64::from(per_second / 10)
 }
@@ -51,7 +51,7 @@ limits = ["1000/1m connections"]
 fleet_sum = "all"
 "#;
 
-/// Sends a SYN of each of 2^24 sources to the first host, or of as many as a busy machine can while others wait anyway.
+/// Sends a SYN of each of 2^24 sources to the first host, or of as many as a busy machine can send in 25 s.
 fn flood(fleet: &Fleet, generator: &mut Generator) {
     const PARTS: u32 = 16;
     const LONG_ENOUGH: Duration = Duration::from_secs(25);
@@ -83,13 +83,13 @@ fn one_source_over_four_hosts_is_admitted_its_limit_and_no_more_than_the_printed
     fleet.configure("", &fleet.store.settings(), RULES);
     let (in_a_minute, in_short) = (fleet.hosts[0].printed_bound(1000).0, fleet.hosts[0].printed_bound(200).0);
     fleet.start();
-    // Each wants 140 of 200, spread over four hosts.
+    // Each client wants 140 of 200, spread over four hosts.
     let good = [1, 2, 3].map(|client| fleet.client(&client_of(client), 82, innocent(GOOD_PER_SECOND)));
     let (minute, short) = (client_of(11), client_of(12));
     let for_a_minute = fleet.client(&minute, 80, greedy(GREEDY_PER_SECOND));
     let for_a_while = fleet.client(&short, 81, greedy(GREEDY_PER_SECOND));
 
-    // It is refused, and admitted again when its window has passed.
+    // The source is refused, and admitted again when its window has passed.
     let renewed = |from: &str, window: Duration, count: u64| {
         let times = fleet.log.times(from);
         times.iter().filter(|at| **at > times[0] + window).count() as u64 >= count
@@ -107,7 +107,7 @@ fn one_source_over_four_hosts_is_admitted_its_limit_and_no_more_than_the_printed
     };
     judge(&short, SHORT, 200, in_short);
 
-    // What the store has to do for the good ones, and with the flood beside them.
+    // Load of the store for the good clients, without and with the flood.
     let per_second = |(start, before): (Instant, (u64, u64))| {
         let (after, took) = (fleet.store.traffic(), start.elapsed().as_secs_f64());
         ((after.0 - before.0) as f64 / took, (after.1 - before.1) as f64 / took)
@@ -159,7 +159,7 @@ fn over_tls_with_the_printed_acl_line_alone_hosts_sum_and_do_what_one_of_them_is
     let admitted = fleet.admitted(&client_of(3), 80, 400);
     assert!((200..=bound + on_the_way(400)).contains(&admitted), "{admitted}, and the bound is {bound}");
 
-    // One host has the proof: it bans, and so do all.
+    // One host has the proof and bans, and all others ban too.
     let within_two = Duration::from_secs(2) + LATE;
     let bad = client_of(4);
     let everywhere = |what: &str, client: &str, holds: &dyn Fn(&Value) -> bool| {
@@ -225,21 +225,21 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
     fs::write(&file, direct.replace(&format!("{}:6379", store::ADDRESS), &proxied)).unwrap();
     fleet.start();
     let source = client_of(1);
-    // Its answer delayed or not, its state kept or lost.
+    // The host's answer arrives or not, and its state is kept or lost.
     for (is_released, is_kept) in [(false, true), (true, true), (false, false), (true, false)] {
         proxy.hold();
-        // The answer of an exchange that began before is held. The next exchange says what is admitted meanwhile.
+        // Holds the answer of an exchange that began before. The next exchange reports what is admitted meanwhile.
         proxy.wait_for_answers(1);
         fleet.ask(0, &source, 80, 40);
         proxy.release();
         proxy.hold();
-        // That exchange was carried out, and its answer is on the way.
+        // The exchange was executed, and its answer is on the way.
         proxy.wait_for_answers(1);
-        // The other host is told with what it has to say itself.
+        // The other host receives the report along with its own exchange.
         fleet.ask(1, &source, 80, 40);
         once(|| (fleet.elsewhere(1, &source, "web") > 0).then_some(())).unwrap();
         if is_released {
-            // The answer comes, and it is killed before or while it writes.
+            // The answer arrives, and the host is killed before or during its write.
             proxy.release();
         }
         fleet.hosts[0].end(Signal::SIGKILL);
@@ -250,7 +250,7 @@ fn a_daemon_that_is_killed_at_any_point_of_a_round_makes_nobody_count_twice() {
         fleet.hosts[0].start();
         fleet.wait_for_state(&[0, 1], "connected");
         fleet.ask(0, &source, 80, 8);
-        // Neither is told more than the other admitted, whatever is said again.
+        // Neither host is told more than the other admitted, whatever is reported again.
         let said = fleet.store.servers[0].info("stats", "total_commands_processed");
         let rounds = || fleet.store.servers[0].info("stats", "total_commands_processed") > said + 10;
         once(|| {

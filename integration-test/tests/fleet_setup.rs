@@ -1,4 +1,4 @@
-//! The lines of docs/FLEET.md, as they stand there, on a Redis as Debian ships it.
+//! Tests of the commands in docs/FLEET.md, verbatim, on a Redis as Debian ships it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -8,10 +8,10 @@ use integration_test::fleet::store;
 use integration_test::lab::{HANGS_AFTER, binary, once, run};
 use netlab::{Bpffs, Child, Namespace, needs_root};
 
-/// What Debian's redis.conf (7.0.15) says of who may connect.
+/// Access settings of Debian's redis.conf (7.0.15).
 const AS_SHIPPED: &str = "bind 127.0.0.1 -::1\nprotected-mode yes\nport 6379\ndaemonize no\nsave \"\"\n";
 
-/// The indented lines below a heading of the document, without what needs this machine's own services.
+/// Returns the indented lines below a heading of the document, without those for this machine's own services.
 fn lines_of(document: &str, heading: &str) -> String {
     let section = document.split(&format!("\n## {heading}\n")).nth(1).unwrap().split("\n## ").next().unwrap();
     let lines = section.lines().filter_map(|line| line.strip_prefix("    "));

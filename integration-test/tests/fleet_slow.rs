@@ -1,5 +1,5 @@
-//! A fleet behind a store that is slow, that comes and goes, and one of whose hosts loses its state: what the bound says then,
-//! and what the log and the list of hosts say.
+//! A fleet with a store that is slow or comes and goes, and with a host that loses its state. Checks the bound, the log
+//! and the list of hosts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -23,7 +23,7 @@ const RULES: &str = "[[rule]]\nname = \"web\"\nports = \"80/tcp\"\nlimits = [\"4
 const PER_SECOND: u32 = 800;
 const BURSTS: usize = 4;
 
-/// A fleet, and what is between its hosts and the store.
+/// Creates a fleet, and a proxy between its hosts and the store.
 fn behind_a_proxy() -> (Fleet, Proxy) {
     let mut fleet = Fleet::new(usize::try_from(HOSTS).unwrap(), Kind::Single);
     let proxied = format!("{}:7000", store::ADDRESS);

@@ -1,5 +1,5 @@
-//! A fleet whose store fails in every way: while it does each host holds its limits by itself, no good client loses a
-//! request, and all is summed again soon after the cure.
+//! A fleet with a store that fails in every way. Meanwhile each host applies its limits alone, no good client loses a
+//! request, and soon after the recovery everything is summed again.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::thread::sleep;
@@ -14,10 +14,10 @@ use netlab::needs_root;
 use nix::sys::signal::Signal;
 
 const HOSTS: u64 = 4;
-/// What a window that begins with the last admission of the first second takes in.
+/// Time of sending beyond a window, which covers the windows that start with any admission of the first second.
 const PAST_THE_WINDOW: Duration = Duration::from_secs(3);
 const GREEDY_PER_SECOND: u32 = 400;
-/// What is sent while a report is on its way.
+/// Number of requests that are sent while a report is on its way.
 const ON_THE_WAY: u64 = 40;
 const RULES: &str = r#"
 [[rule]]
@@ -34,22 +34,22 @@ ports = "82/tcp"
 limits = ["1000/1m requests"]
 "#;
 
-/// What is asked of each state.
+/// Limit and duration for the check of each state.
 #[derive(Clone, Copy)]
 struct Scale {
     rule: (&'static str, u16),
     limit: u64,
     window: Duration,
-    /// The state lasts for a whole window of a source that goes on, and not only until it is refused.
+    /// The state lasts for a whole window of a source that keeps sending, instead of until the source is refused.
     lasts: bool,
 }
 
-/// As much as each run can bear.
+/// Short scale, for every run.
 const SHORT: Scale = Scale { rule: ("greedy", 80), limit: 200, window: Duration::from_secs(20), lasts: false };
 /// A real minute in each state.
 const MINUTE: Scale = Scale { rule: ("minute", 82), limit: 1000, window: Duration::from_secs(60), lasts: true };
 
-/// A fleet that is well, with good clients at work.
+/// A healthy fleet with active good clients.
 struct Troubled {
     scale: Scale,
     fleet: Fleet,
@@ -58,7 +58,7 @@ struct Troubled {
     next: u8,
 }
 
-/// Who began in a trouble.
+/// A client that started during a trouble.
 struct Within {
     client: Client,
     name: String,
@@ -78,15 +78,15 @@ impl Troubled {
         this
     }
 
-    /// Addresses of which none was used before.
+    /// Returns `count` unused addresses.
     fn fresh(&mut self, count: u8) -> Vec<String> {
         let first = self.next;
         self.next += count;
         (first..self.next).map(client_of).collect()
     }
 
-    /// Waits until new sources of many shards are summed, and these; then a new one is admitted its limit, and no more
-    /// than the bound.
+    /// Waits until new sources of many shards and the old ones are summed. Then asserts that a new source is admitted
+    /// at least its limit, and at most the bound.
     fn is_well(&mut self, cure: &str, old: &[&str]) {
         let probes = self.fresh(6);
         let Scale { rule, limit, .. } = self.scale;
@@ -98,13 +98,13 @@ impl Troubled {
         assert!((limit..=self.bound + ON_THE_WAY).contains(&admitted), "{cure}: {admitted}");
     }
 
-    /// A source that begins now, and wants more than its limit.
+    /// Starts a source that wants more than its limit.
     fn within(&mut self) -> Within {
         let name = self.fresh(1).remove(0);
         Within { client: self.fleet.client(&name, self.scale.rule.1, greedy(GREEDY_PER_SECOND)), name }
     }
 
-    /// Once it has had its limit it is stopped, however the store does.
+    /// Stops a source once it has been admitted its limit, whatever the state of the store.
     fn stop(&self, state: &str, within: Within, most: u64) -> String {
         let Within { client, name } = within;
         let Scale { limit, window, lasts, .. } = self.scale;
@@ -126,7 +126,7 @@ impl Troubled {
         name
     }
 
-    /// It is well again; for the clients that were there in the trouble, too.
+    /// Asserts that the fleet has recovered, also for the clients from the time of the trouble.
     fn cured(&mut self, cure: &str, old: &[&str]) {
         self.is_well(cure, old);
         self.fleet.wait_until_connected();

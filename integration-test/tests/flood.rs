@@ -1,5 +1,5 @@
-//! Floods of forged sources: known sources are counted to the packet, sources over the limit stay refused, and the
-//! maps take no more than their budget.
+//! Tests of floods with forged sources. Known sources are counted exactly, sources over the limit stay refused, and the
+//! maps grow no more than their budget allows.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use serde_json::Value;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const MILLISECOND_NS: u64 = 1_000_000;
-/// That for which insertions are counted.
+/// Period of the budget for insertions, in nanoseconds.
 const PERIOD_NS: u64 = 1 << 27;
 
 fn connections(amount: u64) -> Policy {
@@ -39,13 +39,13 @@ fn syn(source: [u8; 4]) -> Vec<u8> {
     frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(80, SYN)))
 }
 
-/// One of so many clients that are what they say.
+/// Returns the address of a real client with this number.
 fn client(number: usize) -> [u8; 4] {
     let [_, _, high, low] = u32::try_from(number).unwrap().to_be_bytes();
     [198, 51, high, low]
 }
 
-/// SYNs from sources of which each comes once, most likely.
+/// SYNs from random sources, most of which occur once.
 struct Forged {
     random: Random,
     syn: Vec<u8>,
@@ -58,7 +58,7 @@ impl Forged {
     }
 
     fn next(&mut self) -> &[u8] {
-        // Below 128.0.0.0, and no client.
+        // Below 128.0.0.0, and no client's address.
         let word = u32::try_from(self.random.below(0x7000_0000)).unwrap() + 0x0800_0000;
         self.syn[26..30].copy_from_slice(&word.to_be_bytes());
         self.sent += 1;
@@ -71,7 +71,7 @@ impl Forged {
         }
     }
 
-    /// Twice of each: the kernel keeps what was looked up again rather than what was not.
+    /// Sends two SYNs of each source. The kernel keeps entries that were looked up again rather than others.
     fn flood_twice(&mut self, program: &mut Program, sources: u64) {
         for _ in 0..sources {
             program.passed(self.next(), 2);
@@ -79,7 +79,7 @@ impl Forged {
     }
 }
 
-/// What the kernel has admitted of each source in the window that ends now.
+/// Returns the admissions of each source in the window that ends now.
 fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     let limit = limit(u64::MAX, Unit::Connections, WindowForm::Strict);
     let arithmetic = window::Limit {
@@ -97,14 +97,14 @@ fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     used
 }
 
-/// Whether a source has a window.
+/// Returns whether a source has a window.
 fn is_remembered(program: &mut Program, source: [u8; 4]) -> bool {
     let readings = program.kernel().source(Ipv4Addr::from(source).into()).unwrap();
-    // One that was evicted is read as empty, while the drop cache drops.
+    // An evicted source still has a reading with an empty window while the drop cache drops its packets.
     readings.iter().any(|reading| reading.window.cells != [0; window::CELLS])
 }
 
-/// What `check` says of a source.
+/// Returns the report of `check` about a source.
 fn checked(program: &mut Program, policy: &Policy, source: [u8; 4]) -> CheckReport {
     let (now, address) = (program.now(), Ipv4Addr::from(source).into());
     let windows = program.kernel().source(address).unwrap();
@@ -141,8 +141,8 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
     assert!(sent.iter().all(|&sent| sent > LIMIT * 4), "{sent:?}");
     let counts = program.counts();
     assert!(counts["not_admitted"] * 10 > forged.sent * 9, "{counts:?}");
-    // The first period finds the share by doubling: a budget for each step. In each of the others the share is right,
-    // give or take.
+    // The first period finds the sampling share by doubling, with one budget for each step. In the others the share is
+    // roughly right.
     let insertions = program.insertions();
     let budget = u64::from(BUDGET) * PERIODS;
     assert!(insertions <= budget * 5 / 4 + 8 * u64::from(BUDGET), "{insertions}, and the budget is {budget}");
@@ -154,7 +154,7 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
 fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     const LIMIT: u64 = 5;
     const SOURCES: u32 = 1000;
-    /// Of the window's five minutes and the one bucket longer.
+    /// Minutes until a window is free: its five, and one bucket more.
     const FREED_AFTER: u64 = 6;
     needs_root!();
     let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0, needs_proof: false };
@@ -180,14 +180,14 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     }
 }
 
-/// The chance of nothing, or of at most one, in so many samples.
+/// Returns the probabilities of no sample, and of at most one, in `samples` packets sampled at one in 2^shift.
 fn chances(shift: u32, samples: u32) -> [f64; 2] {
     let (p, samples) = (0.5_f64.powi(i32::try_from(shift).unwrap()), i32::try_from(samples).unwrap());
     let none = (1.0 - p).powi(samples);
     [none, none + f64::from(samples) * p * (1.0 - p).powi(samples - 1)]
 }
 
-/// Whether so many of all is as many as this chance makes, give or take four standard deviations.
+/// Returns whether `hits` of `all` agree with this probability, within four standard deviations.
 fn is_likely(hits: usize, all: usize, chance: f64) -> bool {
     let [hits, all] = [hits, all].map(|count| f64::from(u32::try_from(count).unwrap()));
     (hits - all * chance).abs() <= 4.0 * (all * chance * (1.0 - chance)).sqrt() + 1.0
@@ -201,11 +201,11 @@ fn a_source_over_its_limit_is_caught_under_overload_within_the_stated_number_of_
     const SHIFT: u32 = 4;
     needs_root!();
     on_one_cpu();
-    // Four times the limit, and of a source that goes on ten times as much.
+    // Four times the limit, and ten times the limit for a source that goes on.
     for packets in [40, 100] {
         let room = Room { max_sources: 32_768, insertions_max: BUDGET, ..Room::default() };
         let mut program = Program::with_room(&connections(LIMIT), room);
-        // Within one period, in which the share is only made smaller, and only by a whole budget of insertions.
+        // Within one period, in which the share only shrinks, and only after a whole budget of insertions.
         let mut forged = Forged::new(3);
         while program.shift() < SHIFT {
             forged.flood(&mut program, 100);
@@ -224,7 +224,7 @@ fn a_source_over_its_limit_is_caught_under_overload_within_the_stated_number_of_
             "{packets} packets: {sampled_in} sampled in, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed"
         );
         assert!(is_likely(sampled_in, SOURCES, 1.0 - none), "{sampled_in} of {SOURCES}, to be missed: {none}");
-        // From its second on, a source is known: each packet of it is counted.
+        // A source is known from its second admission on, and each of its packets is counted.
         assert!(is_likely(known, SOURCES, 1.0 - one), "{known} of {SOURCES}, to be missed: {one}");
         for (source, &used) in of.iter().enumerate().filter(|(_, used)| **used >= 2) {
             assert!(used <= LIMIT);
@@ -270,7 +270,7 @@ fn a_flood_evicts_no_known_source_that_goes_on() {
     assert_eq!(program.shift(), 0);
     let mut forged = Forged::new(4);
     for period in 0..PERIODS {
-        // Each comes again every three periods; of the forged, each comes twice.
+        // Each known source sends every three periods, and each forged one sends twice.
         for known in 0..KNOWN {
             forged.flood_twice(&mut program, FORGED_A_PERIOD / 2 / KNOWN as u64);
             if known as u64 % 3 == period % 3 {
@@ -310,7 +310,7 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
             assert_eq!(program.passed(&syn(*known), LIMIT), LIMIT - 2);
             assert_eq!(program.verdict(&syn(*known)), "over_limit");
         }
-        // It fills again with time.
+        // The budget refills with time.
         program.advance(SECOND_NS / 2);
         let before = program.counts()["new_source_budget"];
         forged.flood(&mut program, 1000);
@@ -335,7 +335,7 @@ fn a_changed_budget_of_new_sources_is_not_held_to_what_another_admitted() {
     program.apply(&with_budget(100));
     forged.flood(&mut program, 50);
     assert_eq!(program.counts()["new_source_budget"], 49);
-    // What stays as it is goes on.
+    // An unchanged budget continues.
     program.apply(&with_budget(100));
     forged.flood(&mut program, 60);
     assert_eq!(program.counts()["new_source_budget"], 49 + 10);
@@ -351,7 +351,7 @@ fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
     let room = Room { insertions_max: BUDGET, ..Room::default() };
     let mut program = Program::with_room(&policy, room);
     let mut forged = Forged::new(7);
-    // Acknowledgements: no limit of the rule counts them.
+    // Acknowledgements, which no limit of the rule counts.
     forged.syn[47] = ACK;
     for _ in 0..4 {
         forged.flood(&mut program, 2000);
@@ -376,14 +376,14 @@ fn a_limit_of_nothing_passes_nothing_under_overload() {
     assert_eq!(program.passed(&syn, 100), 0);
 }
 
-/// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands
-/// before it.
+/// Turns the frame into a SYN from this source to the server, with correct checksums, so that only the limiter and the
+/// backlog can stop it.
 fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
     frame[26..30].copy_from_slice(&source);
     frame[34..36].copy_from_slice(&source_port.to_be_bytes());
     for (at, zero) in [(24, 14..34), (50, 34..54)] {
         frame[at..at + 2].fill(0);
-        // The addresses, protocol and length are part of the segment's sum.
+        // The segment's checksum includes the addresses, the protocol and the length.
         let pseudo = if at == 50 { [&frame[26..34], &[0, 6, 0, 20]].concat() } else { Vec::new() };
         let sum = [&pseudo, &frame[zero]]
             .concat()
@@ -396,9 +396,9 @@ fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
     }
 }
 
-/// Starts nginx, behind a stack that answers forged sources.
+/// Starts nginx, with a stack that answers forged sources.
 fn web(lab: &Lab) -> Child {
-    // Answers to the forged go somewhere, and do not fill the backlog.
+    // Answers to forged sources are sent somewhere, and do not fill the backlog.
     lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
     for setting in ["net.ipv4.tcp_syncookies=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.s0.rp_filter=0"] {
         assert_eq!(lab.server.run(&["sysctl", "-w", setting]).unwrap().code(), 0);
@@ -406,7 +406,7 @@ fn web(lab: &Lab) -> Child {
     netlab::nginx(&lab.server, lab.directory(), &[format!("{}:80", SERVER[0]).parse().unwrap()]).unwrap()
 }
 
-/// A SYN to the server by this interface of it, from nobody yet.
+/// Returns a SYN to the server by this interface, with an empty source.
 fn syn_to_the_server(lab: &Lab, interface: &str) -> Vec<u8> {
     let shown = lab.server.ip(&["-br", "link", "show", "dev", interface]).unwrap();
     let link = shown.split_whitespace().nth(2).unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
@@ -416,7 +416,7 @@ fn syn_to_the_server(lab: &Lab, interface: &str) -> Vec<u8> {
     frame
 }
 
-/// Sends so many SYNs from random sources within so long, and no more of them in a hundredth of it than are due.
+/// Sends `packets` SYNs from random sources, evenly spread over `within` in a hundred bursts.
 fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
     let mut frame = syn_to_the_server(lab, "s0");
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -426,23 +426,23 @@ fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
         thread::sleep((within / 100 * burst).saturating_sub(start.elapsed()));
         for _ in 0..packets / 100 {
             let [a, b, c, d, port @ ..] = random.word().to_be_bytes().first_chunk::<6>().copied().unwrap();
-            // 20.0.0.0/6: nobody's here.
+            // Sources of 20.0.0.0/6, which belong to nobody.
             routed_syn(&mut frame, [20 | a & 3, b, c, d], 1024 | u16::from_be_bytes(port));
             sender.send(&frame).unwrap();
         }
     }
 }
 
-/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over: on a
-/// busy machine it is repeated until they are enough to tell. Beside it an attacker goes on that has used up such a
-/// limit before, and is refused all the time.
+/// Returns how many requests of a known client nginx has answered during a flood, all of which are in its log. On a
+/// busy machine the flood is repeated until there are enough answers. Meanwhile an attacker that has used up its limit
+/// keeps sending, and is always refused.
 fn answered_during(lab: &Lab, limit: usize, mut flood: impl FnMut() + Send) -> usize {
     const ENOUGH: usize = 5;
     const FLOODS_MAX: usize = 20;
     let [client, attacker, _] = CLIENTS;
     lab.http(client, 80);
     lab.http(client, 80);
-    // The server answers it as long as it is let, and then it is refused until long after the flood.
+    // The server answers the attacker up to its limit. Then it is refused until long after the flood.
     lab.assert_admitted(attacker, 80, limit);
     let (mut answered, is_enough) = (2, AtomicBool::new(false));
     thread::scope(|scope| {
@@ -497,14 +497,14 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     const LIMIT: usize = 20;
     needs_root!();
     let lab = Lab::quiet();
-    // It comes by another interface than the client, as by another queue: what one is too slow for is not lost to the
-    // other.
+    // The flood uses another interface than the client, as if by another queue, so that an overload does not lose the
+    // client's packets.
     lab.connect_second_ends();
     assert_eq!(lab.server.run(&["sysctl", "-w", "net.ipv4.conf.s1.rp_filter=0"]).unwrap().code(), 0);
     let _nginx = web(&lab);
     let file = lab.directory().join("ratelimitd.toml");
     let top = format!("interfaces = [\"s0\", \"s1\"]\nsocket = \"{}\"", lab.socket().display());
-    // What the stack can answer beside the others.
+    // A rate that the stack can answer in addition to the others.
     let rule = format!("limits = [\"{LIMIT}/5m connections\"]\nnew_sources = \"1000/s\"");
     fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
     let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
@@ -517,7 +517,7 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
         lab.client.inside(|| Ok(generator.send(1 << BITS)?)).unwrap();
     });
     let took = start.elapsed();
-    // Where something else has the CPU for long, the interface loses some.
+    // If something else uses the CPU for long, the interface loses some.
     let forged = |stats: &Value| number(stats, "/interfaces/1/packets/received");
     let stats = lab.stats_once(|stats| forged(stats) >= FORGED_LEAST);
     let reason = |reason: &str| number(&stats, &format!("/reasons/{reason}"));

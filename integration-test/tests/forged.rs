@@ -1,5 +1,5 @@
-//! What is forged in a source's name without its sequence numbers: it bans no source, takes nothing from what the
-//! source itself may ask, and drops nothing of its open connections.
+//! Tests of forged packets in a source's name, without its sequence numbers. They ban no source, use up nothing of the
+//! source's own limit, and cause no drops on its open connections.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -17,7 +17,7 @@ use netlab::{Child, needs_root, nginx, without_offloads};
 use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
-/// Whose address is forged.
+/// Address that is forged.
 const OWNER: &str = CLIENTS[0];
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -27,13 +27,13 @@ fn web(lab: &Lab) -> Child {
     nginx(&lab.server, lab.directory(), &[SocketAddr::new(SERVER[0].parse().unwrap(), 80)]).unwrap()
 }
 
-/// The owner's own connections come from ports that are forged too.
+/// Makes the owner's own connections use ports that are forged too.
 fn connect_from_ports(lab: &Lab, range: &str) {
     let range = format!("net.ipv4.ip_local_port_range={range}");
     assert_eq!(lab.client.run(&["sysctl", "-w", &range]).unwrap().code(), 0);
 }
 
-/// Requests of the owner in the server's log.
+/// Returns the number of the owner's requests in the server's log.
 fn logged(lab: &Lab) -> usize {
     let log = lab.directory().join("access.log");
     netlab::settled(|| {
@@ -42,7 +42,7 @@ fn logged(lab: &Lab) -> usize {
     .unwrap()
 }
 
-/// What is used of the owner's limit by its verified traffic.
+/// Returns how much of the owner's limit its verified traffic has used.
 fn verified(lab: &Lab) -> u64 {
     let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap();
     let limits = check["limits"].as_array().unwrap();
@@ -98,11 +98,11 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     const FILE_BYTES: usize = 4 << 20;
     needs_root!();
     let lab = Lab::quiet();
-    // They come by another interface than the owner, as by another queue: what one is too slow for is not lost to the
-    // other.
+    // The forged packets use another interface than the owner, as if by another queue, so that an overload does not
+    // lose the owner's packets.
     lab.connect_second_ends();
     assert_eq!(lab.server.run(&["sysctl", "-w", "net.ipv4.conf.s1.rp_filter=0"]).unwrap().code(), 0);
-    // The generator's frames are from these, and some more.
+    // The generator's frames use these ports, and some more.
     connect_from_ports(&lab, "20000 20999");
     fs::create_dir(lab.directory().join("files")).unwrap();
     fs::write(lab.directory().join("files/large"), vec![b'x'; FILE_BYTES]).unwrap();
@@ -146,13 +146,13 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     answered += 1;
     let took = began.elapsed();
     let forged = |stats: &Value| number(stats, "/interfaces/1/packets/received");
-    // Where something else has the CPU for long, the interface loses some.
+    // If something else uses the CPU for long, the interface loses some.
     let stats = lab.stats_once(|stats| forged(stats) >= u64::from(EACH) * 5 * 9 / 10);
     println!("{answered} requests answered in {took:?}; {} forged segments: {}", forged(&stats), stats["reasons"]);
     assert_eq!((banned(&lab), verified(&lab)), (0, answered), "{stats:#}");
     assert_eq!(logged(&lab) as u64, answered);
-    // As many as are within the limit of unverified traffic, and what repeats these; and those to the owner's own
-    // port, which its socket does not take.
+    // Passed are those within the limit of unverified traffic and their repetitions, and those to the owner's own port,
+    // which its socket does not accept.
     let passed = number(&stats, "/interfaces/1/packets/passed");
     assert!(passed < forged(&stats) / 50, "{passed} of them passed");
 }

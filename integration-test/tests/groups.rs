@@ -1,4 +1,4 @@
-//! Many sources that a limit counts as one: those of a prefix, those of a list.
+//! Tests of limits that count many sources as one: those of a prefix, or those of a list.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -23,7 +23,7 @@ use ratelimit_policy::desired::{Limit, Per, Policy, WindowForm};
 
 const PREFIX: Per = Per::Prefix { v4: 24, v6: 56 };
 
-/// A limit of connections in five minutes.
+/// Returns a limit of connections in five minutes.
 fn connections(amount: u64, per: Per) -> Limit {
     let own = limit(amount, Unit::Connections, WindowForm::Strict);
     let slot = match per {
@@ -34,12 +34,12 @@ fn connections(amount: u64, per: Per) -> Limit {
     Limit { per, slot, ..own }
 }
 
-/// Each source may open `own`, each group `group`.
+/// Returns a policy in which each source may open `own` connections, and each group `group`.
 fn grouped(own: u64, group: u64) -> Policy {
     policy(&[connections(own, Per::Source), connections(group, PREFIX)])
 }
 
-/// What a window in the slot of this limit holds of the prefix, as the daemon reads it.
+/// Returns the use in the window of this prefix in the limit's slot, as the daemon reads it.
 fn used(program: &mut Program, of: &str, limit: &Limit) -> Option<u64> {
     let prefix: IpNet = of.parse().unwrap();
     let mut found = None;
@@ -62,7 +62,7 @@ fn each_of_16_prefixes_with_4096_sources_within_their_limits_admits_exactly_its_
         of.ipv6_prefix = ipv6_prefix;
         let mut program = Program::new(&of);
         let v4 = |prefix: u32, host: u32| format!("198.51.{prefix}.{host}");
-        // Of a /56 each is a /64 of its own.
+        // Each source is a separate /64 of a /56.
         let v6 = |prefix: u32, host: u32| format!("2001:db8:7:{:x}::1", prefix << 8 | host);
         for source in [&v4 as &dyn Fn(u32, u32) -> String, &v6] {
             for prefix in 0..16 {
@@ -102,7 +102,7 @@ fn a_group_admits_no_more_of_new_sources_while_forged_ones_flood() {
     assert_eq!(count("not_admitted") + count("within_limit"), GROUP - 1, "{words:?}");
     assert_eq!(count("over_limit"), words.len() - (GROUP - 1), "{words:?}");
     assert_eq!(used(&mut program, "203.0.113.0/24", &connections(1, PREFIX)), Some(GROUP as u64));
-    // Groups that are not known are remembered on the budget.
+    // New groups are remembered within the budget.
     for at in 0..200 {
         word(&mut program, &format!("20.0.{at}.1"));
     }
@@ -124,7 +124,7 @@ fn what_a_source_is_refused_by_itself_its_group_is_not_charged_and_the_other_way
     assert_eq!(program.passed(&syn("198.51.100.3", 80), 50), 0);
     assert_eq!(used(&mut program, "198.51.100.3/32", &own), None);
     assert_eq!(used(&mut program, "198.51.100.0/24", &group), Some(5));
-    // Whose window refused what the drop cache has dropped: the source's, and the group's.
+    // The windows whose refusals the drop cache repeated: the source's, and the group's.
     let mut refused = Vec::new();
     let visit = &mut |of: ratelimit_datapath::SourceReading| refused.push((of.prefix, of.window.refused.count()));
     program.kernel().visit_sources(visit).unwrap();
@@ -144,7 +144,7 @@ fn a_refused_group_is_told_once_by_its_prefix_and_frees_with_its_window() {
     let told: Vec<_> =
         program.events().into_iter().map(|event| (event.client, event.kind, event.reason, event.used)).collect();
     assert_eq!(told, [("198.51.100.0/24".parse().unwrap(), KernelEventKind::Refused, Reason::OverLimit, 4)]);
-    // A source that was cached as refused passes when the group's window frees, not before.
+    // A source in the drop cache passes when the group's window frees, not before.
     program.advance(of.rules[0].limits[1].window_ns + of.rules[0].limits[1].bucket_ns);
     assert_eq!(program.verdict(&syn("198.51.100.19", 80)), "within_limit");
 }
@@ -198,7 +198,7 @@ fn a_source_and_its_group_are_reset_apart() {
     assert_eq!(clients(&mut program, "198.51.100.0/32"), ["198.51.100.0/32"]);
     let all = ["198.51.100.0/24", "198.51.100.0/32", "198.51.100.9/32"];
     assert_eq!(clients(&mut program, "198.51.100.0/24"), all);
-    // The first address of its group has the group's bytes for a key.
+    // The first address of a group has the group's bytes as its key.
     let removed = program.kernel().forget_all(&["198.51.100.0/32".parse().unwrap()]).unwrap();
     assert_eq!((removed.windows, removed.limits), (1, 1));
     assert_eq!(program.passed(&source, 10), 0, "its group has used all");
@@ -220,7 +220,7 @@ fn of_one_address_the_windows_of_its_groups_are_read_too() {
     assert_eq!(prefixes, ["198.51.100.0/24", "198.51.100.2/32"]);
 }
 
-/// A daemon by these limits, with this behind them.
+/// Starts a daemon on these interfaces with the text of a `[rule]` table.
 fn start(lab: &Lab, interfaces: &str, rule: &str) -> Daemon {
     let file = lab.directory().join("ratelimitd.toml");
     let top = format!("interfaces = {interfaces}\nsocket = \"{}\"", lab.socket().display());
@@ -260,7 +260,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_group_of_256_sources() {
     assert_eq!([sum(&stats, "passed"), sum(&stats, "dropped")], [LIMIT, 2 * EACH - LIMIT], "{stats:#}");
 }
 
-/// A frame to the server's port 80 in the name of another address of the owner's prefix.
+/// Returns a frame to the server's port 80 in the name of another address of the owner's prefix.
 fn forged(host: u8, protocol: u8, payload: Vec<u8>) -> Vec<u8> {
     let mut frame = frame(IPV4, V4 { source: [10, 9, 0, host], ..V4::of(protocol) }.around(payload));
     frame[14 + 16..14 + 20].copy_from_slice(&[10, 9, 0, 1]);

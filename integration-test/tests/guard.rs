@@ -1,5 +1,5 @@
-//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin
-//! nothing.
+//! Tests of the guard of request limits, which bounds traffic without requests: connections without a request, and
+//! segments that begin none.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
@@ -19,13 +19,13 @@ use netlab::{needs_root, without_offloads};
 const CLIENT: &str = CLIENTS[0];
 const OTHER: &str = CLIENTS[1];
 const LIMIT: u64 = 5;
-/// `GUARDED_SEGMENTS_MIN`, as docs/COUNTING.md has it.
+/// Value of `GUARDED_SEGMENTS_MIN`, as stated in docs/COUNTING.md.
 const SEGMENTS: u64 = 16_384;
-/// What the server does not have by then may have been dropped, as is asked then.
+/// Time after which data that the server does not have is assumed lost, and checked to be dropped.
 const LOST_AFTER: Duration = Duration::from_millis(200);
 const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n";
 
-/// A server that accepts and reads, and says nothing.
+/// A server that accepts and reads, and sends nothing.
 struct Sink {
     accepted: Arc<AtomicU64>,
     read: Arc<AtomicU64>,
@@ -66,14 +66,14 @@ fn guarded(lab: &Lab) -> u64 {
     lab.stats().pointer("/reasons/guard").and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
 
-/// How many of these the client has used, of whom `check` says that the guard drops something, and `stats` too.
+/// Returns the client's use of these units. Asserts that `check` and `stats` report drops by the guard.
 fn blocked(lab: &Lab, used: &str) -> u64 {
     let (check, said) = (lab.ratelimitd(&["check", CLIENT, "--json"]), lab.ratelimitd(&["check", CLIENT]));
     assert_eq!((check.code(), said.code()), (3, 3), "{}", said.stdout);
     assert!(said.stdout.contains("; its requests pass\n"), "{}", said.stdout);
     let stats = lab.ratelimitd(&["stats"]).stdout;
     assert!(stats.contains(" by the guard\n"), "{stats}");
-    // Every place has the same words for what the guard has counted.
+    // Every output has the same words for what the guard has counted.
     let words = if used == "connections" { "connections without a request" } else { "segments that begin no request" };
     assert!(said.stdout.contains(words), "{}", said.stdout);
     let told = lab.ratelimitd(&["events"]).stdout;
@@ -84,7 +84,7 @@ fn blocked(lab: &Lab, used: &str) -> u64 {
     number(&check, &format!("/guard/0/{used}/used"))
 }
 
-/// Connections that ask nothing, each of which the client takes for open.
+/// Opens connections without a request, each of which the client considers open.
 fn open_many(lab: &Lab, connections: u64) -> Vec<TcpStream> {
     (0..connections).map(|_| lab.open(CLIENT, 80)).collect()
 }
@@ -100,11 +100,11 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
     assert!((LIMIT..=2 * LIMIT).contains(&accepted), "{accepted}");
     assert!(guarded(&lab) > 0, "{:#}", lab.stats());
     assert_eq!(blocked(&lab, "connections"), LIMIT);
-    // Another source has its own.
+    // Another source has its own limit.
     let before = sink.accepted();
     let _other = lab.open(OTHER, 80);
     assert_eq!(sink.accepted(), before + 1);
-    // A source that has asked for nothing has no window but those of the guard. The refused connections are retried meanwhile.
+    // A source without a request has only the guard's windows. Refused connections are retried meanwhile.
     let before = sink.accepted();
     let unblocked = lab.ratelimitd(&["unblock", "10.9.0.0/24"]);
     assert_eq!((unblocked.code(), unblocked.stdout), (0, format!("{CLIENT}: counters reset\n")));
@@ -144,7 +144,7 @@ fn handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit() {
     let hello = [b"\x16\x03\x01\x00\x80\x01".as_slice(), &[0; 127]].concat();
     let mut open = open_many(&lab, 4 * LIMIT);
     for stream in &mut open {
-        // It has the end of the TCP handshake again, that was refused.
+        // The server receives the end of the TCP handshake again, which was refused.
         stream.write_all(&hello).unwrap();
     }
     let accepted = sink.accepted();
@@ -176,7 +176,7 @@ fn forged_attempts_to_connect_keep_no_client_from_connecting() {
     let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
     let before = packets(&lab.stats())[0];
     for source_port in 0..FORGED {
-        // Of ports that the client's own stack gives nobody.
+        // These ports are outside the range of the client's own stack.
         let segment = Segment { source_port: 1_000 + source_port, sequence: 1, ..Segment::to(80, SYN) };
         wire.send(&wire.frame(CLIENT.parse().unwrap(), segment));
     }
@@ -205,7 +205,7 @@ fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
     }
     let uploaded = (POST.len() + UPLOAD_BYTES / part.len() * part.len()) as u64;
     assert_eq!((sink.read(), guarded(&lab)), (uploaded, 0));
-    // A byte at a time, as who wants to be miscounted would send requests.
+    // One byte at a time, as a client that wants to be miscounted would send requests.
     let mut bytes = lab.open(CLIENT, 80);
     bytes.set_nodelay(true).unwrap();
     bytes.write_all(POST).unwrap();
@@ -229,7 +229,7 @@ fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
     assert_eq!(blocked(&lab, "segments"), SEGMENTS);
 }
 
-/// Uploads 1 GB by curl, and says how many segments the guard has counted.
+/// Uploads 1 GB by curl, and returns how many segments the guard has counted.
 fn uploads_a_gigabyte(scheme: &str, version: &str) -> u64 {
     let site = Site::new();
     let _daemon = site.limit_by("limits = [\"10/1h\"]");

@@ -1,5 +1,5 @@
-//! Whatever breaks the history's database: limits go on, `stats`, `/healthz` and the log say it, nothing panics, and once it can be
-//! written again, it is.
+//! Tests of a broken history database. Limits go on, `stats`, `/healthz` and the log report the fault, nothing panics,
+//! and writing resumes once it is possible again.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const RULE: [&str; 6] = ["--limit", "2/1h", "--count", "connections", "--name", "web"];
 
-/// A file system of so many bytes where the daemon keeps its state, unmounted on drop.
+/// A file system of limited size for the daemon's state, unmounted on drop.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -31,7 +31,7 @@ impl Disk {
         mount::<str, _, str, str>(None, &self.0, None, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None).unwrap();
     }
 
-    /// Also for the daemon, which has mounts of its own.
+    /// Makes the file system writable again, also for the daemon, which has its own mounts.
     fn make_writable(&self, daemon: &Daemon) {
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &daemon.child.id().to_string(), "mount", "-o", "remount,rw"]);
@@ -54,7 +54,7 @@ fn deny(lab: &Lab, prefix: &str) {
     assert_eq!(output.code(), 0, "{}", output.stderr);
 }
 
-/// How many acts are remembered of a prefix.
+/// Returns the number of acts in a prefix's history, or `None` if there is no answer.
 fn acts(lab: &Lab, prefix: &str) -> Option<usize> {
     let output = lab.ratelimitd(&["history", prefix, "--json"]);
     Some(serde_json::from_str::<Value>(&output.stdout).ok()?["acts"].as_array()?.len())
@@ -71,7 +71,7 @@ fn healthz(lab: &Lab) -> Value {
     serde_json::from_slice(&curl.output().unwrap().stdout).unwrap()
 }
 
-/// The state that `stats` has, and that everything says these words of it.
+/// Asserts that `stats` has this state, and that all outputs contain these words about it.
 fn said(lab: &Lab, daemon: &Daemon, state: &str, words: &str) {
     lab.stats_once(|stats| {
         stats["history"]["state"] == state
@@ -88,7 +88,7 @@ fn said(lab: &Lab, daemon: &Daemon, state: &str, words: &str) {
     assert!(once(|| daemon.child.stderr().contains(words).then_some(())).is_some(), "{}", daemon.child.stderr());
 }
 
-/// One more client is limited as all are.
+/// Asserts that a further client is limited as all are, and that nothing panicked.
 fn limits_go_on(lab: &Lab, daemon: &Daemon, client: &str) {
     lab.assert_admitted(client, 80, 2);
     assert!(!daemon.child.stderr().contains("panicked"), "{}", daemon.child.stderr());
@@ -105,7 +105,7 @@ fn a_full_disk_is_said_limits_go_on_and_what_waited_is_written_once_there_is_roo
     written(&lab, "192.0.2.1");
     let ballast = disk.0.join("ballast");
     fs::write(&ballast, vec![1; 2 << 20]).unwrap_err();
-    // Of so many some need another page.
+    // This many denials need another page of the database.
     for number in 0..60 {
         deny(&lab, &format!("198.51.100.{number}"));
     }
@@ -140,7 +140,7 @@ fn a_directory_that_cannot_be_written_is_said_and_used_once_it_can() {
     assert_eq!(daemon.end(nix::sys::signal::Signal::SIGTERM), 0);
 }
 
-/// Overwrites stretches of a file at random places.
+/// Overwrites ranges of a file at random positions.
 fn corrupt(path: &Path, rng: &mut TestRng) {
     let mut contents = fs::read(path).unwrap();
     for _ in 0..60 {
@@ -171,7 +171,7 @@ fn corrupt_bytes_at_random_places_are_said_the_file_is_set_aside_and_a_new_one_b
         limits_go_on(&lab, &daemon, client);
         deny(&lab, "203.0.113.1");
         written(&lab, "203.0.113.1");
-        // And while it is open, as a disk does it: whatever comes of it, nothing ends.
+        // A corruption of the open file, as by a disk. Whatever the result is, nothing ends.
         corrupt(&database(&lab), &mut rng);
         deny(&lab, "203.0.113.2");
         let _answer = lab.ratelimitd(&["history"]);

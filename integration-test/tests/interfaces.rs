@@ -1,4 +1,4 @@
-//! Interfaces that are joined to each other, that come late, and that come back.
+//! Tests of interfaces that are joined to each other, appear late, or come back.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -22,7 +22,7 @@ fn write_file(lab: &Lab, interfaces: &[&str]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Starts a service on these interfaces.
+/// Starts the daemon as a service on these interfaces.
 fn service(lab: &Lab, interfaces: &[&str]) -> Child {
     let path = write_file(lab, interfaces);
     let mut command = lab.command(binary());
@@ -45,7 +45,7 @@ fn wait_until_attached(lab: &Lab, interface: &str) {
     once(|| is_attached(lab, interface).then_some(())).unwrap();
 }
 
-/// Puts s0 under a bridge, which gets its addresses.
+/// Puts s0 under a bridge, and moves its address there.
 fn bridge(lab: &Lab) {
     let ip = |args: &[&str]| lab.server.ip(args).unwrap();
     ip(&["link", "add", "br0", "type", "bridge"]);
@@ -79,12 +79,12 @@ fn a_port_together_with_its_bridge_is_refused_and_each_alone_admits_exactly_the_
         lab.assert_admitted(CLIENTS[0], 80, 5);
         assert_eq!(daemon.end(Signal::SIGTERM), 0);
     }
-    // A reload that names the other as well changes nothing.
+    // A reload that names the other interface as well changes nothing.
     let daemon = service(&lab, &["s0"]);
     daemon.wait_for_line("ratelimitd: ready", STARTS_WITHIN).unwrap();
     write_file(&lab, &["s0", "br0"]);
     assert_refused(&lab.ratelimitd(&["reload"]), 78, &["s0 and br0 are one path", "nothing was changed"]);
-    // One that names the other instead takes its place.
+    // A reload that names only the other interface moves the filter there.
     write_file(&lab, &["br0"]);
     assert_eq!(lab.ratelimitd(&["reload"]).code(), 0);
     assert!(lab.has_xdp("br0") && !lab.has_xdp("s0"));
@@ -134,13 +134,13 @@ fn every_kind_of_interface_above_another_is_refused_over_any_number_of_levels() 
         }
         ip(&["link", "del", "all0"]).unwrap();
     }
-    // Ends of one veth, and ports beside each other, share no packets.
+    // Both ends of a veth, and two ports of a bridge, share no packets.
     ip(&["link", "add", "e0", "type", "veth", "peer", "name", "e1"]).unwrap();
     for apart in [["e0", "e1"], ["s0", "s1"]] {
         let asked = ["check-config", "--iface", apart[0], "--iface", apart[1]];
         assert_eq!(lab.ratelimitd(&[&asked[..], &LIMIT].concat()).code(), 0, "{apart:?}");
     }
-    // What goes out at a port that is a veth comes in at its other end.
+    // Frames that leave at a veth port arrive at its other end.
     bridge(&lab);
     ip(&["link", "set", "e0", "master", "br0"]).unwrap();
     refused(["e1", "s0"], &["br0 (bridge) and e1 (veth)"]);
@@ -163,7 +163,7 @@ fn an_interface_that_is_joined_to_a_limited_one_while_the_daemon_runs_never_coun
     daemon.wait_for_line("count once again", HANGS_AFTER).unwrap();
     assert!(!lab.ratelimitd(&["stats", "--all"]).stdout.contains("COUNT TWICE"));
 
-    // One that is gone waits for as long as it would count twice.
+    // An interface that is gone waits as long as it would count packets twice.
     ip(&["link", "del", "br0"]);
     once(|| (!is_attached(&lab, "br0")).then_some(())).unwrap();
     ip(&["link", "add", "link", "s0", "name", "br0", "type", "macvlan"]);
@@ -190,7 +190,7 @@ fn held(daemon: &Child) -> (usize, u64) {
 #[test]
 fn attempts_that_fail_or_wait_keep_no_programs_and_no_maps_open() {
     needs_root!();
-    /// The programs for TCX, one with and one without a link header.
+    /// Number of TCX programs, one with and one without a link header.
     const FOR_LATER: usize = 2;
     const LINK: usize = 1;
     let lab = Lab::new();
@@ -212,7 +212,7 @@ fn attempts_that_fail_or_wait_keep_no_programs_and_no_maps_open() {
         once(|| (!is_attached(&lab, "s1")).then_some(())).unwrap();
         assert!(held(&daemon).0 <= waiting + LINK);
     }
-    // Another's program is in the way, also at TCX where that is asked for.
+    // A foreign program is in the way, also at TCX if that is configured.
     for _ in 0..5 {
         write_file(&lab, &["s0", "s1", "s9"]);
         assert_ne!(lab.ratelimitd(&["reload"]).code(), 0);
@@ -245,7 +245,7 @@ fn an_interface_that_comes_back_is_attached_at_once_also_while_the_daemon_starts
     let daemon = service(&lab, &["s0", "s1"]);
     once(|| lab.has_xdp("s0").then_some(())).unwrap();
     println!("start to the first interface attached, another missing: {:?}", began.elapsed());
-    // While it starts: it is not ready yet, and does not wait for that.
+    // During the start, which the attachment neither completes nor waits for.
     lab.connect_second_ends();
     println!("link made to attached, while starting: {:?}", took_to_attach(Instant::now()));
     println!("start to that: {:?}", began.elapsed());
@@ -258,7 +258,7 @@ fn an_interface_that_comes_back_is_attached_at_once_also_while_the_daemon_starts
         longest = longest.max(took_to_attach(Instant::now()));
     }
     println!("link made to attached, while running, longest of 5: {longest:?}");
-    // Far more than it takes, far less than the look that comes every two seconds would on a busy machine.
+    // Far more than attaching takes, and far less than the look every two seconds would take on a busy machine.
     assert!(longest < Duration::from_millis(1500), "{longest:?}");
     end(daemon);
 }

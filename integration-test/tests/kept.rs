@@ -1,4 +1,4 @@
-//! What an earlier run keeps: what goes on being enforced without a daemon, and what the next one makes of it.
+//! Tests of state from an earlier run: enforcement without a daemon, and the next daemon's use of the state.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -21,7 +21,7 @@ fn syn() -> Vec<u8> {
     frame(IPV4, v4(TCP, tcp(80, SYN)))
 }
 
-/// Interfaces in the statistics, with what each has received.
+/// Returns the interfaces in the statistics, each with its number of received packets.
 fn received(stats: &serde_json::Value) -> Vec<(String, u64)> {
     let interfaces = stats.pointer("/interfaces").unwrap().as_array().unwrap();
     let row = |of: &serde_json::Value| (of["name"].as_str().unwrap().to_owned(), number(of, "/packets/received"));
@@ -48,7 +48,7 @@ fn a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts() {
     let after = lab.stats();
     let dropped = |stats| number(stats, "/rules/0/dropped");
     assert!(dropped(&after) > dropped(&before), "the counters go on: {before:#} {after:#}");
-    // Orderly too it is kept.
+    // An orderly end keeps the filter too.
     assert_eq!(daemon.end(Signal::SIGTERM), 0);
     assert!(lab.has_xdp("s0"));
     lab.assert_blocked(CLIENTS[0], 80);
@@ -89,7 +89,7 @@ fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_ov
     });
     let stats = lab.stats_once(|stats| packets(stats)[0] == sent + 10);
     assert_eq!(packets(&stats), [sent + 10, 3, sent + 7, 0], "{stats:#}");
-    // At TCX its packet sockets hear what is dropped too: there it is known by what was judged.
+    // At TCX a packet socket also receives dropped frames. There the counters show it.
     if integration_test::hook() != HookChoice::Tcx {
         assert_eq!(heard(&listener), 0, "of {sent}");
     }
@@ -102,7 +102,7 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
     let lab = Lab::new();
     let _web = lab.web();
     lab.connect_second_ends();
-    // One that is tried before s0, one after it.
+    // One that is tried before s0, and one after it.
     for bridge in ["a0", "z0"] {
         lab.server.ip(&["link", "add", bridge, "type", "bridge"]).unwrap();
     }
@@ -159,7 +159,7 @@ fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new
     lab.assert_admitted(CLIENTS[0], 80, 3);
     let before = received(&lab.stats());
     daemon.kill();
-    // They change names, so that the pin of each has the name of the other.
+    // The interfaces exchange their names, so that each one's pin has the other's name.
     for (from, to) in [("s0", "aside"), ("s1", "s0"), ("aside", "s1")] {
         lab.rename(from, to);
     }
@@ -212,7 +212,7 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     let directory = fs::read_dir(lab.pins()).unwrap().next().unwrap().unwrap().path();
     let arguments = [&["--iface", "s0"][..], &KEEP].concat();
 
-    // A map that has another's name.
+    // A map under another map's name.
     let (sources, aside) = (directory.join("SOURCES_V4"), directory.join("SOURCES_V4_REAL"));
     fs::rename(&sources, &aside).unwrap();
     fs::rename(directory.join("FAULTS"), &sources).unwrap();
@@ -229,7 +229,7 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     lab.assert_blocked(CLIENTS[0], 80);
     assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0", "another version", "v999"]);
 
-    // What matches is taken over.
+    // A matching directory is taken over.
     assert!(!directory.exists(), "a start that is refused leaves no pins");
     fs::rename(&other, &directory).unwrap();
     let _daemon = lab.start(&arguments);
@@ -260,7 +260,7 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
         assert_eq!((nothing.code(), &*nothing.stdout), (0, "nothing was attached\n"), "{}", nothing.stderr);
     }
 
-    // The way that needs no program of ours.
+    // The removal that needs no program of ours.
     lab.limit(&KEEP).kill();
     fs::remove_dir_all(lab.pins()).unwrap();
     assert!(!lab.has_xdp("s0"));
@@ -334,7 +334,7 @@ fn pins_that_another_user_has_made_are_refused_and_nothing_is_attached() {
     let bpffs = lab.pins().parent().unwrap().to_owned();
     let version = format!("v{}", ratelimit_common::layout::VERSION);
     let arguments = [&["--iface", "s0"][..], &KEEP].concat();
-    // As a BPF file system is that was mounted without a mode: everybody may make a directory, and the first has it.
+    // A BPF file system mounted without a mode lets everybody create a directory, and the first one owns it.
     fs::set_permissions(&bpffs, fs::Permissions::from_mode(0o1777)).unwrap();
     for made in [lab.pins(), lab.pins().join(&version), lab.pins().join("x")] {
         fs::create_dir_all(&made).unwrap();
@@ -363,11 +363,11 @@ fn pins_that_another_user_has_made_are_refused_and_nothing_is_attached() {
     drop(lab.start(&arguments));
 }
 
-/// A daemon that has been seen to run, killed with its filter kept.
+/// Starts a daemon, waits until it has written signs of life, and kills it. Its filter is kept.
 fn dead(lab: &Lab) {
     let daemon = lab.limit(&KEEP);
     lab.assert_admitted(CLIENTS[0], 80, 3);
-    // It says that it is alive every two seconds, and what is as young as its pins says nothing.
+    // A sign of life is written every two seconds. One as young as its pins proves nothing.
     lab.stats_once(|stats| stats["uptime_seconds"].as_f64().unwrap() > 3.5);
     daemon.kill();
 }
@@ -397,7 +397,7 @@ fn every_command_says_that_a_dead_daemons_filter_enforces_where_since_when_and_w
         assert_refused(&lab.ratelimitd(command), 69, &said);
     }
     lab.assert_blocked(CLIENTS[0], 80);
-    // A daemon that runs and has another socket is no dead one.
+    // A running daemon with another socket is not dead.
     let elsewhere = lab.directory().join("other.sock");
     let daemon = lab.limit(&[&KEEP[..], &["--socket", elsewhere.to_str().unwrap()]].concat());
     assert!(daemon.child.stderr().contains("which ran without a daemon for "), "{}", daemon.child.stderr());
@@ -441,7 +441,7 @@ fn stats_reads_from_the_pins_of_a_dead_daemon_what_they_tell_and_says_what_privi
         assert!(human.stdout.contains(words), "no {words:?} in: {}", human.stdout);
     }
 
-    // As nobody, who may go where the binary lies only if it is copied there.
+    // Nobody cannot enter the binary's directory, so the binary is copied.
     let copy = std::env::temp_dir().join(format!("{}ratelimitd", lab.server.name()));
     fs::copy(binary(), &copy).unwrap();
     let mut command = lab.command("setpriv");

@@ -1,4 +1,4 @@
-//! The end of open connections: `deny --kill`, and bans by a rule with `block_kill`. On real sockets.
+//! Tests of closing open connections on real sockets: `deny --kill`, and bans by a rule with `block_kill`.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, socket};
 use serde_json::Value;
 
-/// A connection that is open says nothing until then.
+/// Time without data after which a connection counts as open.
 const OPEN_AFTER: Duration = Duration::from_millis(200);
 
 /// Both ends of a connection.
@@ -23,19 +23,19 @@ struct Pair {
 }
 
 impl Pair {
-    /// To a server whose sockets are of IPv6, whatever the client speaks.
+    /// Opens a connection to a server with an IPv6 socket, whichever family the client uses.
     fn open(lab: &Lab, listener: &TcpListener, from: &str) -> Self {
         let client = lab.open(from, listener.local_addr().unwrap().port());
         Self { client, server: listener.accept().unwrap().0 }
     }
 
-    /// Whether its client was told that it is over, as soon as that can be.
+    /// Waits for the client's next event, and returns whether it is a reset.
     fn is_reset(&mut self) -> bool {
         self.client.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         self.client.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
     }
 
-    /// Whether what its server says arrives.
+    /// Returns whether the connection is open and the server's data arrives.
     fn lives(&mut self) -> bool {
         self.client.set_read_timeout(Some(OPEN_AFTER)).unwrap();
         let is_quiet = self.client.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
@@ -48,7 +48,7 @@ fn listener(lab: &Lab, address: &str) -> TcpListener {
     lab.server.inside(|| Ok(TcpListener::bind(address)?)).unwrap()
 }
 
-/// Denies these, and says what the answer holds.
+/// Denies sources with `--kill`, and returns the report.
 fn deny(lab: &Lab, args: &[&str]) -> Value {
     let output = lab.ratelimitd(&[&["deny", "--kill", "--json"], args].concat());
     assert_eq!(output.code(), 0, "{}", output.stderr);
@@ -66,7 +66,7 @@ fn start(lab: &Lab, rule: &str) -> Daemon {
 fn a_denial_ends_the_connections_of_its_prefix_to_what_is_protected_and_no_others() {
     needs_root!();
     let lab = Lab::new();
-    // The first has a socket of IPv4, the second one of IPv6 for both families.
+    // The first has an IPv4 socket, the second an IPv6 socket for both families.
     let plain = listener(&lab, "10.9.0.1:443");
     let dual = listener(&lab, "[::]:80");
     let unprotected = listener(&lab, "[::]:8080");
@@ -84,7 +84,7 @@ fn a_denial_ends_the_connections_of_its_prefix_to_what_is_protected_and_no_other
     assert!(report["notes"].to_string().contains("ended 2 of its connections"), "{report:#}");
     assert!(denied.iter_mut().all(Pair::is_reset));
     assert!(denied_v6.iter_mut().all(Pair::lives), "of IPv6");
-    // Without a length it is its source.
+    // An address without a length stands for its source.
     let report = deny(&lab, &[CLIENTS_V6[0]]);
     assert_eq!(number(&report, "/connections/ended"), 2, "{report:#}");
     assert!(denied_v6.iter_mut().all(Pair::is_reset));
@@ -126,7 +126,7 @@ fn a_ban_ends_all_connections_of_its_source_to_the_rules_ports() {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
         stream.read(&mut [0; 64]).err()
     });
-    // The request that bans is dropped; then its connection ends.
+    // The request that causes the ban is dropped. Then its connection is closed.
     assert_eq!(bans.map(|error| error.kind()).collect::<Vec<_>>(), [ErrorKind::ConnectionReset]);
     idle.set_read_timeout(Some(HANGS_AFTER)).unwrap();
     assert_eq!(idle.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);

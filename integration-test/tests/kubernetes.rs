@@ -1,4 +1,4 @@
-//! The manifests of dist/kubernetes: valid by the schemas of Kubernetes, and no wider than the systemd unit.
+//! Tests of the manifests in dist/kubernetes: valid by the schemas of Kubernetes, and no wider than the systemd unit.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use ratelimit_userspace::cli::definition;
 use serde_json::Value;
 
 const DAEMON: &str = "ratelimitd.yaml";
-/// The version whose schemas they are held to: the first with all fields that they use.
+/// Version of the Kubernetes schemas, the first one with all fields that the manifests use.
 const KUBERNETES: &str = "1.30";
 
 fn daemon(pod: &Value) -> &Value {
@@ -22,7 +22,7 @@ fn all_pods() -> Vec<(String, Value)> {
     names.map(|name| (name.clone(), manifests::pod(&name))).collect()
 }
 
-/// What `cargo xtask setup` installs below `target`.
+/// Returns the directory of the schemas that `cargo xtask setup` installs below `target`, if it exists.
 fn schemas() -> Option<PathBuf> {
     let named = std::env::var_os("KUBERNETES_SCHEMAS").map(PathBuf::from);
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kubernetes-schemas");
@@ -46,7 +46,7 @@ fn every_manifest_is_what_kubernetes_takes() {
         let output = validate(&schemas, &file);
         assert_eq!(output.code(), 0, "{}: {}{}", file.display(), output.stdout, output.stderr);
     }
-    // That something would be said at all.
+    // Checks that errors are reported at all.
     let text = std::fs::read_to_string(manifests::directory().join(DAEMON)).unwrap();
     let directory = tempfile::tempdir().unwrap();
     for (from, to) in [("hostNetwork: true", "hostNetwork: 1"), ("readOnlyRootFilesystem:", "readOnlyRootFileSystem:")]
@@ -63,7 +63,7 @@ fn the_daemon_may_what_the_unit_may_and_nothing_else() {
     let pod = manifests::pod(DAEMON);
     assert_eq!(manifests::capabilities(daemon(&pod)), unit::capabilities());
     assert_eq!(pod["hostNetwork"], true);
-    // As the unit has neither a view of other processes nor of other users' IPC.
+    // Like the unit, the pod sees neither other processes nor the IPC of other users.
     assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null());
 }
 
@@ -95,7 +95,7 @@ fn the_daemon_has_the_directories_of_the_unit_its_arguments_and_its_time_to_stop
         format!("/run/{}", one("RuntimeDirectory")),
         format!("/var/lib/{}", one("StateDirectory")),
         one("ReadWritePaths").to_owned(),
-        // PrivateTmp=yes
+        // The unit's PrivateTmp=yes
         "/tmp".to_owned(),
     ];
     assert_eq!(one("PrivateTmp"), "yes");

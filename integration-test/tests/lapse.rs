@@ -1,5 +1,5 @@
-//! The dead man's switch: a filter without a daemon goes on for as long as it was told to, drops nothing from then on, and
-//! enforces again when a daemon is back.
+//! Tests of the dead man's switch. A filter without a daemon enforces for the configured time, then drops nothing, and
+//! enforces again once a daemon is back.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -19,10 +19,10 @@ use ratelimit_policy::desired::{Access, Bans, Grant, Mode, Policy, Rule, WindowF
 use serde_json::Value;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
-/// A time of lapse is told in units of so long.
+/// Unit of a lapse time, in nanoseconds.
 const UNIT_NS: u64 = 1 << 28;
 
-/// What is dropped for any reason that a frame alone can have: for a limit, a ban, a denial, too many tags.
+/// Returns a policy that drops frames for every reason that one frame can have: limit, ban, denial, too many tags.
 fn strict() -> Policy {
     let denied = Access { prefix: "203.0.113.0/24".parse().unwrap(), grant: Grant::Denied, until: None };
     let mut policy = Policy { access: vec![denied], ..policy(&[limit(2, Unit::Packets, WindowForm::Strict)]) };
@@ -36,8 +36,8 @@ fn tagged_thrice() -> Vec<u8> {
     [&inner[..12], &tags, &inner[12..]].concat()
 }
 
-/// The verdicts on a source that is over its limit and banned, one that is denied, what is tagged too often, a source
-/// within its limit, and what no rule protects.
+/// Returns five verdicts: on a source over its limit and banned, on a denied one, and on a packet with too many tags.
+/// The last two are on a source within its limit, and on a port without a rule.
 fn verdicts(program: &mut Program, innocent: &str) -> [&'static str; 5] {
     let frames = [
         syn("198.51.100.1", 80),
@@ -72,7 +72,7 @@ fn what_would_be_dropped_passes_once_enforcement_has_lapsed_and_not_before_and_i
         3,
         "they are counted as such"
     );
-    // Whatever is applied, it stays lapsed; and a daemon that is back has only to say so.
+    // The filter stays lapsed whatever is applied, until a daemon reports that it is back.
     let other = Policy { rules: vec![Rule { name: "other".into(), ..strict().rules[0].clone() }], ..strict() };
     program.apply(&other);
     assert_eq!(program.passed(&syn("198.51.100.20", 80), 5), 5);
@@ -105,7 +105,7 @@ fn nobody_is_banned_and_no_event_tells_of_a_refusal_while_enforcement_has_lapsed
     assert_eq!(begun(&mut program), 1, "the second is not banned");
     let lapsed = kinds(&mut program);
     assert!(!lapsed.is_empty() && lapsed.iter().all(|kind| !enforced.contains(kind)), "{enforced:?}, {lapsed:?}");
-    // With a daemon it is refused, and banned, as it is over its limit still.
+    // With a daemon the source is refused and banned, because it is still over its limit.
     program.kernel().lapse_at(None).unwrap();
     assert_eq!(program.passed(&syn("198.51.100.2", 80), 5), 0);
     assert_eq!(begun(&mut program), 2);
@@ -207,7 +207,7 @@ fn a_filter_whose_daemon_is_killed_drops_nothing_after_its_time_and_enforces_whe
     }
     let told = lab.ratelimitd(&["events", "--since", "1m"]);
     assert!(told.stdout.contains("NOTHING WAS DROPPED since"), "{}", told.stdout);
-    // Where it is to enforce for good, it does.
+    // A filter that is configured to enforce for good does so.
     daemon.kill();
     write(&lab, "enforce");
     start(&lab).kill();
@@ -226,14 +226,14 @@ fn windows_of_before_a_suspension_are_as_old_as_they_are_by_the_clock_on_the_wal
     lab.assert_admitted(CLIENTS[0], 80, 2);
     lab.assert_blocked(CLIENTS[0], 80);
     daemon.kill();
-    // In this time namespace the machine has been suspended for two hours: its time since boot is ahead of the monotonic
-    // clock by that.
+    // In this time namespace the machine has been suspended for two hours: the time since boot is ahead of the
+    // monotonic clock by two hours.
     let mut command = lab.command("unshare");
     command.args(["--time", "--boottime", "7200", "--fork", "--kill-child"]).arg(binary());
     command.args(["run", "--config", lab.directory().join("r.toml").to_str().unwrap()]);
     let child = Child::start(command).unwrap();
     child.wait_for_line("ratelimitd: ready", HANGS_AFTER).unwrap();
-    // In less time than it takes a client to send again, which would count twice.
+    // In less time than a client's retransmission takes, which would count twice.
     once(|| lab.reaches(CLIENTS[0], 80, Duration::from_millis(500)).then_some(())).unwrap();
     let told = lab.ratelimitd(&["events", "--since", "1m"]);
     assert!(told.stdout.contains("the machine was suspended for 2 hours"), "{}", told.stdout);

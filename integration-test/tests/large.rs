@@ -1,5 +1,5 @@
-//! Answers of hundreds of thousands of entries: members who ask for them, and do not read them, keep root waiting for nothing and hold
-//! little of the daemon's memory.
+//! Tests of answers with hundreds of thousands of entries. Members who request them without reading do not delay root,
+//! and use little of the daemon's memory.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use netlab::{Child, needs_root};
 use serde_json::Value;
 
 const ENTRIES: u32 = 120_000;
-/// Root's commands are answered within this.
+/// Maximum time of an answer to root's commands.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
-/// What the large answers of a daemon take together. // two of 120000 entries x 600 B, made and written down
+/// Maximum memory for a daemon's large answers together: two of 120000 entries x 600 B, built and serialised.
 const LARGE_KB_MAX: u64 = 400 << 10;
-/// Users that have no rights.
+/// Users without any rights.
 const MEMBERS: [&str; 3] = ["65531", "65532", "65533"];
 
 fn daemon(lab: &Lab) -> Daemon {
@@ -36,14 +36,14 @@ fn daemon(lab: &Lab) -> Daemon {
     daemon
 }
 
-/// A shell of a member.
+/// Starts a shell of a member.
 fn member(lab: &Lab, uid: &str, script: &str) -> Child {
     let mut command = lab.command("setpriv");
     command.args(["--reuid", uid, "--regid", uid, "--clear-groups", "--", "sh", "-c", script]);
     Child::start(command).unwrap()
 }
 
-/// Root's request, and how long its answer took.
+/// Sends a request as root, and returns the time until the whole answer arrived.
 fn ask(lab: &Lab, request: &str) -> Duration {
     let began = Instant::now();
     let mut stream = UnixStream::connect(lab.socket()).unwrap();
@@ -67,16 +67,16 @@ fn members_who_ask_for_large_answers_and_do_not_read_them_keep_root_waiting_for_
     let daemon = daemon(&lab);
     let before = memory_kb(&daemon);
     let socket = lab.socket().display().to_string();
-    // curl takes a little and then a byte a second.
+    // curl reads a little, and then one byte per second.
     let curl = format!("curl -s --limit-rate 1 -o /dev/null --unix-socket {socket}");
     let unread = format!("for i in 1 2 3 4 5 6 7 8 9 10; do {curl} http://a/api/v1/list & done; wait");
-    // Ends with the daemon, also where the test was killed.
+    // Ends with the daemon, even if the test was killed.
     let read = format!(
         "while [ -S {socket} ]; do for path in list check-prefix?prefix=11.0.0.0/8 events; do \
          curl -s -o /dev/null --unix-socket {socket} http://a/api/v1/$path; done; done"
     );
     let _members = MEMBERS.map(|uid| [member(&lab, uid, &unread), member(&lab, uid, &read)]);
-    // Until the first of their answers are made.
+    // Waits until the first answers are built.
     once(|| (memory_kb(&daemon) > before + (10 << 10)).then_some(())).unwrap();
     let mut times = Vec::new();
     for _ in 0..60 {
@@ -85,7 +85,7 @@ fn members_who_ask_for_large_answers_and_do_not_read_them_keep_root_waiting_for_
         }
     }
     times.sort_unstable();
-    // The machine may be busy otherwise: the slowest tenth is no fault of the daemon's.
+    // The machine may have other load, so the slowest tenth does not count.
     let (typical, path) = times[times.len() * 9 / 10];
     assert!(typical < ANSWER_TIME, "{path} took {typical:?}, the slowest {:?}", times.last());
     let grown = memory_kb(&daemon) - before;
@@ -97,7 +97,7 @@ fn clients_that_do_not_read_have_nobody_wait_and_the_oldest_loses_its_answer() {
     needs_root!();
     let lab = Lab::quiet();
     let _daemon = daemon(&lab);
-    // More than is held of unread answers together. // 64 MB; an answer has some 30
+    // More than the limit of unread answers together, which is 64 MB. One answer has about 30 MB.
     let mut silent = [(); 4].map(|()| {
         let mut stream = UnixStream::connect(lab.socket()).unwrap();
         write!(stream, "GET /api/v1/list HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -111,7 +111,7 @@ fn clients_that_do_not_read_have_nobody_wait_and_the_oldest_loses_its_answer() {
     let listed = report["entries"].as_array().unwrap().iter().filter(|of| of["state"] == "denied").count();
     assert_eq!(listed, ENTRIES as usize);
     assert!(began.elapsed() < Duration::from_secs(10), "it waited for {:?}", began.elapsed());
-    // What was sent before is there, and then the end.
+    // The data sent before arrives, followed by the end.
     let mut answer = Vec::new();
     let end = silent[0].read_to_end(&mut answer);
     assert!(end.is_err() || answer.len() < 10 << 20, "the whole answer came: {} bytes", answer.len());

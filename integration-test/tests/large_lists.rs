@@ -1,4 +1,4 @@
-//! Lists of a million prefixes, and packed ones: how long they take to be in force, to be followed, and to be taken over.
+//! Times for lists of a million prefixes, and for packed ones: until they are in force, updated, and taken over.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeSet;
@@ -18,15 +18,15 @@ use integration_test::layouts::{Fixture, configuration};
 use netlab::{PacketSocket, needs_root};
 use ratelimit_common::layout::{PREFIXES_MAX, VERSION};
 
-/// The service manager's patience is 30 s; this is the daemon's own, whatever else runs on the machine.
+/// Maximum CPU time of the daemon, whatever else runs on the machine. A service manager waits 30 s in real time.
 const CPU_MAX: Duration = Duration::from_secs(15);
 
-/// Addresses all over 16.0.0.0/4, none beside another.
+/// Returns an address in 16.0.0.0/4. The addresses are spread widely, and none is next to another.
 fn address(at: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x1000_0000 | at.wrapping_mul(0x9e37_79b1) >> 4)
 }
 
-/// A list file of those that are not left out.
+/// Writes a list file of all addresses except one, followed by other lines.
 fn list(lab: &Lab, left_out: Option<u32>, added: &str) {
     let mut text = String::new();
     for at in (0..PREFIXES_MAX - 1).filter(|at| Some(*at) != left_out) {
@@ -37,7 +37,7 @@ fn list(lab: &Lab, left_out: Option<u32>, added: &str) {
     fs::rename(new, lab.directory().join("million.txt")).unwrap();
 }
 
-/// That of these sources the first are refused, and the others not.
+/// Asserts that packets of the `refused` sources are dropped as denied, and those of the others are not.
 fn assert_denied(lab: &Lab, refused: &[Ipv4Addr], others: &[Ipv4Addr]) {
     let denied = || number(&lab.stats(), "/reasons/denied");
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -47,14 +47,14 @@ fn assert_denied(lab: &Lab, refused: &[Ipv4Addr], others: &[Ipv4Addr]) {
             let packet = V4 { source: source.octets(), ..V4::of(TCP) }.around(tcp(80, SYN));
             sender.send(&frame(IPV4, packet)).unwrap();
         }
-        // A veth hands frames over at once, and statistics are asked for after that.
+        // A veth delivers frames at once, and the statistics are queried afterwards.
         let after = denied();
         assert_eq!(after - before, expected, "of {sources:?}");
         before = after;
     }
 }
 
-/// Within 198.51.N.0/24.
+/// Returns an address within 198.51.N.0/24.
 fn of(network: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, network, 7)
 }
@@ -96,7 +96,7 @@ fn a_million_prefixes_are_in_force_followed_and_taken_over() {
     list(&lab, Some(8), "198.51.100.0/24\n");
     let second = timed("and one more");
     assert_denied(&lab, &[of(100), address(7)], &[of(101), address(8)]);
-    // Where there is one too many, what was before holds.
+    // With one prefix too many, the previous list stays in force.
     list(&lab, None, "198.51.100.0/24\n198.51.103.0/24\n");
     let done = lab.ratelimitd(&["reload"]);
     assert!(done.code() != 0 && done.stderr.contains("more than 1048576 prefixes"), "{}", done.stderr);
@@ -155,7 +155,7 @@ fn a_packed_list_is_followed_and_of_one_that_is_cut_off_or_a_bomb_the_one_before
     assert_denied(&lab, &[other], &[one]);
 }
 
-/// The layout whose first versions had smaller tries: 131 072 prefixes of each family.
+/// A layout with smaller tries in its first versions: 131 072 prefixes for each family.
 const SMALLER: u32 = 12;
 
 #[test]

@@ -1,5 +1,5 @@
-//! What an upgrade makes of the pins of a version with another layout: windows, bans, allowed and denied prefixes and
-//! counters go on, no packet is unfiltered meanwhile, and what cannot be read is refused with what to type.
+//! Tests of upgrades over the pins of another layout. Windows, bans, access lists and counters are kept, no packet is
+//! unfiltered meanwhile, and unreadable pins are refused with the command to type.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ use nix::sys::signal::Signal;
 use ratelimit_common::layout::{INTERFACES_MAX, VERSION};
 use ratelimit_datapath::kernel::{dump, object};
 
-/// The first layout that is taken over: its windows and counters are copied.
+/// The first layout that is taken over. Its windows and counters are copied.
 const FIRST: u32 = 7;
-/// One whose windows and counters are shared.
+/// A layout with windows and counters that are shared.
 const SHARED: u32 = 11;
 
 const DENIED: [u8; 4] = [198, 51, 100, 9];
@@ -38,7 +38,7 @@ fn syn(source: [u8; 4], port: u16) -> Vec<u8> {
     frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(port, SYN)))
 }
 
-/// `run` by the fixtures' configuration, with the laboratory's socket, and changed like this.
+/// Returns the arguments of `run` with the fixtures' configuration, the laboratory's socket and a change.
 fn arguments(lab: &Lab, changed: impl Fn(String) -> String) -> [String; 3] {
     let file = lab.directory().join("ratelimitd.toml");
     let text = changed(fs::read_to_string(configuration()).unwrap());
@@ -59,7 +59,7 @@ fn servers(lab: &Lab) -> Vec<HttpServer> {
     addresses.map(|(server, port)| HttpServer::start(&lab.server, SocketAddr::new(server, port)).unwrap()).collect()
 }
 
-/// Looks at each in a thread of its own: most of the time is spent waiting for what does not come.
+/// Calls `look` for all items in parallel, because most of the time is spent waiting.
 fn each<T: Copy + Send + Sync>(all: &[T], look: impl Fn(T) + Sync) {
     thread::scope(|scope| {
         for one in all {
@@ -68,7 +68,7 @@ fn each<T: Copy + Send + Sync>(all: &[T], look: impl Fn(T) + Sync) {
     });
 }
 
-/// The directories of layouts.
+/// Returns the names of the layouts' directories.
 fn pinned(lab: &Lab) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
     let mut names: Vec<String> = fs::read_dir(lab.pins()).unwrap().map(name).collect();
@@ -80,7 +80,7 @@ fn own() -> String {
     format!("v{VERSION}")
 }
 
-/// What a source has used of a rule's limit, as `check` says.
+/// Returns how much a source has used of a rule's limit, as `check` reports it.
 fn used(lab: &Lab, source: &str, rule: &str) -> u64 {
     let check = lab.ratelimitd(&["check", source, "--json"]);
     let check: serde_json::Value = serde_json::from_str(&check.stdout).unwrap();
@@ -88,7 +88,7 @@ fn used(lab: &Lab, source: &str, rule: &str) -> u64 {
     limits.map(|limit| number(limit, "/used")).max().unwrap_or(0)
 }
 
-/// Sources with their ends of bans, as the map has them.
+/// Returns the banned sources with the ends of their bans, from the map's entries.
 fn bans(entries: &[(String, Vec<(usize, String)>)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, runs)| (key.clone(), runs[0].1[..16].to_owned())).collect()
 }
@@ -97,7 +97,7 @@ fn banned(lab: &Lab) -> u64 {
     number(&lab.stats(), "/sources/banned")
 }
 
-/// Packets of all interfaces and rules, as the counters' map has them, by reason.
+/// Returns the packets with this reason, summed over all interfaces and rules of the counters' map.
 fn counted(fixture: &Fixture, reason: usize) -> u64 {
     let packets = |runs: &Vec<(usize, String)>| -> u64 {
         let mut value = vec![0_u8; 384];
@@ -133,7 +133,7 @@ fn what_an_earlier_version_counted_banned_and_denied_goes_on_under_this_one() {
         let fixture = Fixture::of(layout);
         fixture.restore(&lab);
         assert_eq!(pinned(&lab), [format!("v{layout}")]);
-        // The earlier program judges: seven of ten were used, and a banned source stays so.
+        // The earlier program judges. Seven of ten were used, and a banned source stays banned.
         lab.open(CLIENTS[0], 80);
         lab.assert_blocked(CLIENTS[1], 80);
 
@@ -149,7 +149,7 @@ fn what_an_earlier_version_counted_banned_and_denied_goes_on_under_this_one() {
             );
         }
         daemon.kill();
-        // As if it had never been otherwise.
+        // The next start finds no trace of the move.
         let _daemon = start(&lab);
         lab.assert_blocked(CLIENTS[0], 80);
         lab.assert_blocked(CLIENTS[1], 80);
@@ -157,7 +157,7 @@ fn what_an_earlier_version_counted_banned_and_denied_goes_on_under_this_one() {
     });
 }
 
-/// The fixture's sources stand as they did, with a connection more of the first; then they use what is left to them.
+/// Asserts that the fixture's sources kept their use, with one more connection of the first, and uses up what is left.
 fn assert_moved(lab: &Lab, layout: u32, fixture: &Fixture) {
     let earlier = bans(&fixture.entries("BANS_V4"));
     assert_eq!((pinned(lab), banned(lab)), (vec![own()], earlier.len() as u64), "of layout {layout}");
@@ -199,7 +199,7 @@ fn what_sources_of_ipv6_have_used_and_their_bans_go_on() {
         let lab = Lab::new();
         let _servers = servers(&lab);
         Fixture::of(layout).restore(&lab);
-        // Of one /64, and of another, which is banned.
+        // Sources of one /64, and of another one, which is banned.
         (0..3).for_each(|_| drop(lab.open(CLIENTS_V6[0], 80)));
         (0..4).for_each(|_| drop(lab.open(CLIENTS_V6[1], 80)));
         exceed(&lab, CLIENTS_V6[2]);
@@ -232,16 +232,16 @@ fn wide(text: String) -> String {
     format!("ipv6_prefix = 128\n{text}")
 }
 
-/// What ends a trial that the earlier daemon has begun.
+/// End of a trial that the earlier daemon has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The time was over before this version was started.
+    /// The time had passed before this version was started.
     Before,
-    /// The time, while no daemon runs.
+    /// The time passes while no daemon runs.
     Alone,
-    /// `rollback`
+    /// `rollback` by a user.
     RollBack,
-    /// `confirm`
+    /// `confirm` by a user.
     Confirm,
 }
 
@@ -268,7 +268,7 @@ fn a_trial_goes_on_over_a_move_and_ends_as_it_would_have() {
         });
         let judge = |expected: Judged, when: &str| {
             let judged = ears.judge();
-            // On a machine so busy that the time is over, nothing can be said of what was before.
+            // On a machine so busy that the time has passed, nothing can be checked.
             let is_late = end == End::Alone && expected == Judged::ByB && Instant::now() >= ends_at;
             assert!(judged == expected || is_late, "{judged:?} {when}, of layout {layout}, {end:?}");
         };
@@ -295,8 +295,8 @@ fn a_trial_goes_on_over_a_move_and_ends_as_it_would_have() {
     });
 }
 
-/// Sends to the denied and to the limited source's rule through two interfaces until it is told to end: slowly at first,
-/// and then as fast as it can. How many of each.
+/// Sends to the denied and the limited source's rule through two interfaces until told to end, slowly at first and then
+/// as fast as possible. Returns the number of frames of each source.
 fn send(lab: &Lab, is_fast: &AtomicBool, sent: &AtomicU64, is_over: &AtomicBool) -> u64 {
     let senders = ["c0", "c1"].map(|interface| PacketSocket::sender(&lab.client, interface).unwrap());
     let (denied, bulk) = (syn(DENIED, 80), syn(BULK, 81));
@@ -316,7 +316,7 @@ fn send(lab: &Lab, is_fast: &AtomicBool, sent: &AtomicU64, is_over: &AtomicBool)
     rounds
 }
 
-/// As many as a filter has rows for: two with traffic, and the last one is gone before the move.
+/// Creates the maximum number of interfaces: two with traffic, and a last one that is removed before the move.
 fn interfaces(lab: &Lab) -> Vec<String> {
     lab.connect_second_ends();
     let more = (2..INTERFACES_MAX).map(|number| format!("s{number}"));
@@ -350,17 +350,17 @@ fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_t
             let (denied, within) = (counted(&fixture, 12), counted(&fixture, 3));
             let stats = lab.stats_once(|stats| number(stats, "/reasons/denied") + 3 >= denied + rounds);
             let dropped = number(&stats, "/reasons/denied");
-            // One packet of a CPU may be counted within the microsecond in which its row is added to.
+            // A CPU may count one packet in the microsecond in which its row is added to.
             assert!(dropped <= denied + rounds, "{stats:#}");
             let admitted = number(&stats, "/reasons/within_limit") - within;
             let over = admitted.saturating_sub(BULK_LIMIT);
             println!("layout {layout}: {before} rounds before the swap, {over} of {rounds} over the limit");
             println!("{}", took_over(&daemon));
             assert!(admitted + 3 >= BULK_LIMIT, "{admitted} were admitted: {stats:#}");
-            // What the earlier program admitted between the last copy and the swap.
+            // Packets that the earlier program admitted between the last copy and the swap.
             let bound = if layout == FIRST { before / 20 + 200 } else { 0 };
             assert!(over <= bound, "{over} over the limit, of layout {layout}: {stats:#}");
-            // Every interface that is there is taken over, and the pin of the other is gone.
+            // Every existing interface is taken over, and the pin of the removed one is gone.
             assert_eq!(pinned(&lab), [own()], "of layout {layout}");
             for interface in &interfaces {
                 let is_pinned = lab.pins().join(own()).join(format!("link-{interface}")).exists();
@@ -374,12 +374,12 @@ fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_t
     }
 }
 
-/// What the log says of a move.
+/// Returns the log's lines about a move.
 fn took_over(daemon: &Daemon) -> String {
     daemon.child.stderr().lines().filter(|line| line.contains("took over the state")).collect()
 }
 
-/// How long the gap between the last look at a layout's windows and the swap is, by how many windows there are.
+/// Measures the time between the last look at a layout's windows and the swap, for several numbers of windows.
 #[test]
 #[ignore = "opt-in: a measurement"]
 fn the_gap_of_a_move_is_measured() {
@@ -422,8 +422,8 @@ fn pins_of_a_newer_version_are_refused_with_what_to_type_and_enforce_on() {
     assert_eq!(used(&lab, CLIENTS[0], "web"), 1);
 }
 
-/// Makes the fixture of a layout, by the version that has it: that of today, and of another with its binary in
-/// `RATELIMITD_BIN` and its object in `FIXTURE_OBJECT`. `FIXTURE_KINDS` names the files of maps, if not just the first.
+/// Makes the fixture of a layout: today's, or another one with the binary in `RATELIMITD_BIN` and the object in
+/// `FIXTURE_OBJECT`. `FIXTURE_KINDS` names the files of maps, if not only the first.
 #[test]
 #[ignore = "opt-in: it writes a fixture of a layout"]
 fn fixtures_are_made_of_real_traffic() {
@@ -456,7 +456,7 @@ fn fixtures_are_made_of_real_traffic() {
     }
 }
 
-/// Uses all ten connections of `web`, is refused, and goes on in one that is open, which bans.
+/// Uses all ten connections of `web`, is refused, and sends data on an open connection, which causes a ban.
 fn exceed(lab: &Lab, from: &str) {
     let mut open = lab.open(from, 80);
     (0..9).for_each(|_| drop(lab.http(from, 80)));
@@ -478,14 +478,14 @@ fn fill_plain(lab: &Lab) {
     lab.assert_blocked(CLIENTS[1], 80);
     lab.open(CLIENTS[2], 80);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
-    // Another source goes over the limit without a connection, which bans nobody.
+    // Another source exceeds the limit without a connection, which bans nobody.
     (0..12).for_each(|_| sender.send(&syn([198, 51, 100, 20], 80)).unwrap());
     (0..5).for_each(|_| sender.send(&syn(DENIED, 80)).unwrap());
     lab.stats_once(|stats| number(stats, "/reasons/denied") == 5);
     daemon.kill();
 }
 
-/// Two addresses of one /64, one of which is banned.
+/// Fills the maps with two addresses of one /64, one of them banned.
 fn fill_wide(lab: &Lab) {
     let daemon = start_changed(lab, wide);
     (0..7).for_each(|_| drop(lab.open(CLIENTS_V6[0], 80)));
@@ -508,7 +508,7 @@ fn fill_letters(lab: &Lab, trial: Option<&str>) {
     daemon.kill();
 }
 
-/// Without debugging information.
+/// Returns the compressed object without debugging information.
 fn packed_object(lab: &Lab) -> Vec<u8> {
     let raw = lab.directory().join("object");
     match std::env::var_os("FIXTURE_OBJECT") {

@@ -1,4 +1,4 @@
-//! How the binary starts and ends, and what it refuses.
+//! Tests of the binary's start and end, and of what it refuses.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -155,13 +155,13 @@ fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
         let refused = lab.ratelimitd(&["--iface", "s7", "--limit", "3/1h", "--on-exit", keep]);
         assert_refused(&refused, 2, &["no interface s7", "lo", "s0"]);
     }
-    // One of two that cannot be had: nothing is left on the other.
+    // One of two interfaces does not exist. Nothing is left on the other one.
     let refused = lab.ratelimitd(&["--iface", "s0", "--iface", "s7", "--limit", "3/1h", "--on-exit", "keep"]);
     assert_refused(&refused, 2, &["no interface s7"]);
     assert!(!lab.has_xdp("s0") && !lab.pins().exists());
 }
 
-/// A service on s0 and s1, by a file.
+/// Starts the daemon as a service on s0 and s1, with a configuration file.
 fn service(lab: &Lab, limit: &str) -> Child {
     let path = lab.directory().join("ratelimitd.toml");
     let text = format!(
@@ -192,7 +192,7 @@ fn a_service_protects_what_is_there_and_attaches_to_what_was_missing_when_it_com
     for words in ["dropped on s0; NOT PROTECTED: s1 not attached\n", "s1 IS NOT ATTACHED: no interface s1; there are"] {
         assert!(stats.contains(words), "no {words:?} in: {stats}");
     }
-    // Killed and started again without it: the filter is taken over, with its counts.
+    // Killed and started again while s1 is still missing. The filter is taken over with its counts.
     daemon.signal(Signal::SIGKILL).unwrap();
     let mut killed = daemon;
     killed.wait(Duration::from_secs(5)).unwrap();
@@ -233,7 +233,7 @@ fn a_service_that_has_none_of_its_interfaces_waits_and_is_not_healthy() {
 fn without_privileges_it_says_what_it_needs() {
     needs_root!();
     let lab = Lab::new();
-    // As nobody, who may go where the binary lies only if it is copied there.
+    // Nobody cannot enter the binary's directory, so the binary is copied.
     let copy = std::env::temp_dir().join(format!("{}ratelimitd", lab.server.name()));
     fs::copy(binary(), &copy).unwrap();
     let socket = format!("{}.sock", copy.display());

@@ -1,5 +1,5 @@
-//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the
-//! limit allows. Each row is a way around an earlier rule.
+//! Tests of clear-text clients that want to be miscounted, with their own TCP. None gets more requests to the server
+//! than the limit allows. Each row is a way around an earlier rule.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -14,14 +14,14 @@ use netlab::{Child, needs_root, nginx, serving, without_offloads};
 
 const LIMIT: usize = 10;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-/// What begins like a TLS record of 18 KB: a handshake's, or another.
+/// Starts of a TLS record of 18 KB: of a handshake, or of application data.
 const DECOYS: [&[u8]; 2] = [b"\x16\x03\x01\x48\x00\x01", b"\x17\x03\x03\x48\x00\x01"];
-/// What has no answer by then may have none to wait for: where decoys were sent, the server may have given up.
+/// Time without an answer after which there may be none. A server that received decoys may have given up.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(900);
-/// What was sent is seen by then.
+/// Time until a sent packet has been counted.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A server whose requests are limited, and a wire to it.
+/// A server with a request limit, and a wire to it.
 struct Rig {
     wire: RawWire,
     lab: Lab,
@@ -34,7 +34,7 @@ impl Rig {
         Self::with(|lab, address| nginx(&lab.server, lab.directory(), &[address]).unwrap())
     }
 
-    /// Node's server, which speaks HTTP/2 in the clear on port 443.
+    /// Starts Node's server, which speaks HTTP/2 in the clear on port 443.
     fn with_node() -> Self {
         Self::with(|lab, address| {
             let program = lab.directory().join("answers.js");
@@ -54,24 +54,24 @@ impl Rig {
         Self { wire: RawWire::new(&lab), lab, _daemon: daemon, _web: web }
     }
 
-    /// Another address.
+    /// Returns the address with this number, and makes the server reach it.
     fn address(&self, number: u8) -> Ipv4Addr {
         let address = Ipv4Addr::new(10, 9, 0, 100 + number);
         self.wire.host(&self.lab, address);
         address
     }
 
-    /// A connection from another address.
+    /// Opens a connection from the address with this number.
     fn client(&self, number: u8) -> RawClient<'_> {
         self.client_of(number, 80).connected(&[])
     }
 
-    /// One to this port that is not opened yet.
+    /// Returns a client for this port that has not opened its connection yet.
     fn client_of(&self, number: u8, port: u16) -> RawClient<'_> {
         RawClient::new(&self.wire, self.address(number), 40_000, port, 1 << 28)
     }
 
-    /// Asks so often, each time once the answer is there, until the limiter drops one; how many answers came.
+    /// Sends requests, each after the previous answer, until the limiter drops one. Returns the number of answers.
     fn asks(&self, client: &mut RawClient<'_>, request: &[u8], times: usize) -> usize {
         let dropped = || packets(&self.lab.stats())[2];
         let before = dropped();
@@ -89,7 +89,7 @@ impl Rig {
         times
     }
 
-    /// Requests in the server's log.
+    /// Returns the number of an address's requests in the server's log.
     fn logged(&self, address: Ipv4Addr) -> usize {
         let log = self.lab.directory().join("access.log");
         let lines =
@@ -97,12 +97,12 @@ impl Rig {
         netlab::settled(lines).unwrap()
     }
 
-    /// The server has got as many requests as the limit allows, and no more.
+    /// Asserts that the server received exactly as many requests as the limit allows.
     fn assert_exact(&self, address: Ipv4Addr, what: &str) {
         assert_eq!(self.logged(address), LIMIT, "{what}");
     }
 
-    /// It has got no more than that, as what it never saw was counted too.
+    /// Asserts that the server received at most the limit. Requests that it never saw were counted too.
     fn assert_at_most(&self, address: Ipv4Addr, what: &str) {
         let logged = self.logged(address);
         assert!(logged <= LIMIT, "{what}: {logged}");
@@ -149,7 +149,7 @@ fn what_has_a_wrong_checksum_makes_nothing_free() {
         let mut client = rig.client(number);
         let long = [decoy, &[b'x'; 1390]].concat();
         for round in 0..4 {
-            // It covers what is then sent in earnest; another lies ahead of that.
+            // The first covers what is sent in earnest afterwards. The second lies ahead of it.
             client.send_broken(Segment { data: &long, ..client.plain(ACK) });
             let sequence = client.sequence.wrapping_add(3 * 1460);
             client.send_broken(Segment { sequence, data: &long, ..client.plain(ACK) });
@@ -176,7 +176,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
         if is_first {
             broken(&client);
         }
-        // Its ports and its number alone are in the first.
+        // The first fragment has only the ports and the sequence number.
         client.says_in_fragments(GET, 8, |client| {
             if !is_first {
                 broken(client)
@@ -184,7 +184,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
         });
         assert!(client.hears_answers(1, HANGS_AFTER), "the server takes the fragments");
         client.asks(GET, 4 * LIMIT, ANSWERS_WITHIN);
-        // What comes in fragments is unverified, so it counts apart.
+        // Data in fragments is unverified, so it is counted separately.
         let logged = rig.logged(client.address);
         assert!((LIMIT..=LIMIT + 1).contains(&logged), "{decoy:?}, which comes first: {is_first}: {logged}");
     }
@@ -223,7 +223,7 @@ fn small_acknowledgements_make_nothing_free() {
         if !client.hears_answers(answer, ANSWERS_WITHIN) {
             break;
         }
-        // A part of the next request with each step, and its last with the last.
+        // One part of the next request with each step, and the last part with the last step.
         let steps = client.acknowledged.wrapping_sub(acknowledged).div_ceil(STEP) as usize;
         let request = [&GET[..4], &vec![b'/'; steps.saturating_sub(GET.len())], &GET[4..]].concat();
         let part = (request.len() / steps).max(1);
@@ -264,10 +264,10 @@ fn a_turn_that_begins_like_a_web_sockets_frame_is_a_request() {
         let mut client = rig.client(number);
         let start = b"GET / HTTP/1.1\r\nHost: a\r\nX: ";
         client.says(start);
-        // Each segment ends a request, and begins the next, whose first line is in it.
+        // Each segment ends a request, and begins the next one with its first line.
         let turn = [&frame[..], b"\r\n\r\n", start].concat();
         let answers = client.asks(&turn, 2 * LIMIT, ANSWERS_WITHIN);
-        // The last one that was counted never ended.
+        // The last counted request never ended.
         assert!((LIMIT - 1..=LIMIT).contains(&answers), "{answers}");
         rig.assert_at_most(client.address, "a web socket's look");
     }
@@ -297,10 +297,10 @@ fn requests_that_do_not_wait_count_each_wherever_segments_begin() {
     }
 }
 
-/// What a client of HTTP/2 in the clear begins with: its preface and its settings.
+/// First bytes of an HTTP/2 client in the clear: the preface and the settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Streams, each of which is a request.
+/// Returns HEADERS frames of these streams, each of which is a request.
 fn streams(numbers: std::ops::Range<u8>) -> Vec<u8> {
     // `GET`, `/`, `http`, and a host.
     let fields = b"\x82\x84\x86\x41\x01a";

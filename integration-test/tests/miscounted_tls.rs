@@ -1,5 +1,5 @@
-//! Who wants to be miscounted over TLS, and who is: records as long as what is no request, held against the log of
-//! nginx.
+//! Tests of TLS clients that want to be miscounted, and of clients that are. Their records are as long as something
+//! that is no request, and the counts are compared with nginx's log.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 const CLIENT: &str = CLIENTS[0];
 const LIMIT: u64 = 10;
-/// Of a connection, so many records are free that are as long as HTTP/2's frames of control: an acknowledgement of
-/// settings, and three more.
+/// Number of free records on a connection with the length of HTTP/2 control frames: an acknowledgement of settings, and
+/// three more.
 const FREE: u64 = 4;
 const PROGRAM: &str = include_str!("programs/small_records.py");
 
@@ -43,7 +43,7 @@ fn settled(lab: &Lab) -> [u64; 2] {
     netlab::settled(|| Ok([logged(lab), counted(lab)])).unwrap()
 }
 
-/// Requests that were answered, of the program with these arguments.
+/// Returns the number of answered requests of the program with these arguments.
 fn answered(lab: &Lab, args: &[&str]) -> u64 {
     let program = lab.directory().join("small_records.py").display().to_string();
     let output = lab.client.run(&[&["timeout", "30", "python3", "-B", &program, SERVER[0]], args].concat()).unwrap();
@@ -72,7 +72,7 @@ fn h2load_with_one_stream_gets_as_many_answers_as_the_limit_allows() {
     needs_root!();
     let (lab, _web, _daemon) = start(nginx_with_http2, &format!("{LIMIT}/1h"));
     let url = format!("https://{}/", SERVER[0]);
-    // It waits for what is refused until it is stopped.
+    // h2load waits for refused requests until it is stopped.
     lab.client.run(&["timeout", "4", "h2load", "-n", "100", "-c", "1", "-m", "1", &url]).unwrap();
     assert_eq!(settled(&lab), [LIMIT, LIMIT]);
 }

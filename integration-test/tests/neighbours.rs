@@ -1,4 +1,4 @@
-//! Beside other programs: fail2ban bans by the shipped action, CrowdSec's decisions are in force, lists come and go.
+//! Tests with other programs: fail2ban bans by the shipped action, CrowdSec's decisions are enforced, lists change.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use integration_test::lab::{CLIENTS, CLIENTS_V6, Lab, SERVER, assert_refused, bi
 use netlab::{Child, HttpServer, needs_root};
 use serde_json::{Value, json};
 
-/// Prefix, owner and end of what is denied.
+/// Returns the denied prefixes, each with its owner and whether it is permanent.
 fn denied(lab: &Lab) -> Vec<(String, String, bool)> {
     let list: Value = serde_json::from_str(&lab.ratelimitd(&["list", "--json"]).stdout).unwrap();
     let of = list["entries"].as_array().unwrap().iter().filter(|of| of["state"] == "denied");
@@ -51,11 +51,11 @@ fn fail2ban_bans_unbans_stops_and_restores_each_jail_by_itself() {
     until(&lab, &[("10.9.0.2", "fail2ban/ever", true), ("10.9.0.2", "fail2ban/one", false)], &log);
     lab.assert_blocked(CLIENTS[0], 80);
     lab.open(CLIENTS[1], 80);
-    // What one jail unbans, the other still bans.
+    // An address that one jail unbans is still banned by the other.
     fail2ban.set("one", "unbanip", CLIENTS[0]);
     until(&lab, &[("10.9.0.2", "fail2ban/ever", true)], &log);
     lab.assert_blocked(CLIENTS[0], 80);
-    // Two addresses of one source, of which one is unbanned.
+    // Two addresses of one source, one of which is unbanned.
     let source = "fd09:0:0:a::/64";
     let owners = [CLIENTS_V6[0], CLIENTS_V6[1]].map(|address| format!("fail2ban/one/{address}"));
     fail2ban.set("one", "banip", CLIENTS_V6[0]);
@@ -66,7 +66,7 @@ fn fail2ban_bans_unbans_stops_and_restores_each_jail_by_itself() {
     until(&lab, &[ever, (source, &owners[1], false)], &log);
     lab.assert_blocked(CLIENTS_V6[0], 80);
     lab.open(CLIENTS_V6[2], 80);
-    // Its stop takes off its own, and its start bans again; what the administrator denies stays.
+    // A stop of fail2ban lifts its own bans, and a start bans again. The administrator's denials stay.
     assert_eq!(lab.ratelimitd(&["deny", CLIENTS[2]]).code(), 0);
     assert_eq!(fail2ban.client(&["stop"]).code(), 0);
     until(&lab, &[("10.9.0.4", "", false)], &log);
@@ -81,7 +81,7 @@ fn fail2ban_bans_unbans_stops_and_restores_each_jail_by_itself() {
     until(&lab, &[("10.9.0.4", "", false), (source, &owners[1], false)], &log);
 }
 
-/// Seconds from an entry's beginning to its end.
+/// Returns the seconds until the end of an owner's entry.
 fn lasts(lab: &Lab, owner: &str) -> Option<u64> {
     let script = lab.ratelimitd(&["list", "--format", "ipset", CLIENTS[0]]).stdout;
     let is_there = denied(lab).iter().any(|(_, of, _)| of == owner);
@@ -99,14 +99,14 @@ fn bans_that_grow_end_when_the_last_one_says() {
     }
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1000/1m", "--count", "connections"]);
-    // Each ban is five seconds longer than the one before. fail2ban bans as long as at first, and then says that it lasts.
+    // Each ban is five seconds longer than the one before. fail2ban first bans as before, and then extends the ban.
     let growing = "bantime.increment = true\nbantime.formula = ban.Time + 5 * ban.Count\n";
     let fail2ban = Fail2ban::start_with(&lab, &[("grow", 4)], growing);
     let owner = "fail2ban/grow";
     fail2ban.fail("grow", CLIENTS[0]);
     let first = once(|| lasts(&lab, owner)).unwrap_or_else(|| panic!("{}", fail2ban.log()));
     assert!((1..=5).contains(&first), "{first} s\n{}", fail2ban.log());
-    // What is unbanned by hand is not counted: it has to end by itself.
+    // A manual unban is not counted, so the ban must end by itself.
     once(|| fail2ban.log().contains("Unban").then_some(())).unwrap_or_else(|| panic!("{}", fail2ban.log()));
     until(&lab, &[], &|| fail2ban.log());
     fail2ban.fail("grow", CLIENTS[0]);
@@ -116,7 +116,7 @@ fn bans_that_grow_end_when_the_last_one_says() {
     assert!(!fail2ban.log().contains("ERROR"), "{}", fail2ban.log());
 }
 
-/// Answers every request with the text that is set, in the server's namespace.
+/// A server in the server's namespace that answers every request with a text.
 struct Publisher {
     text: Arc<Mutex<String>>,
     says_length: Arc<AtomicBool>,
@@ -225,7 +225,7 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
         let refused = fetch();
         assert_eq!((refused.code(), kept().as_str()), (78, lines), "{}", refused.stderr);
     }
-    // Longer than a list file may be, said beforehand or not; and cut off.
+    // Longer than a list file may be, announced by its length or not; and a truncated one.
     let long = "192.0.2.7 # a comment of forty bytes and no less\n".repeat((66 << 20) / 48);
     for (text, says_length) in [(long.as_str(), true), (long.as_str(), false), ("192.0.2.0/24\n192.0.2.1", true)] {
         publisher.set(text);
@@ -233,7 +233,7 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
         let refused = fetch();
         assert!(refused.code() != 0 && kept() == lines, "{says_length}: {}", refused.stderr);
     }
-    // What is too wide is passed over by the daemon, and a file with nothing else is no list.
+    // The daemon skips prefixes that are too wide, and a file with nothing else is no list.
     let part = "0.0.0.0/1\n203.0.113.0/24\n";
     publisher.set(part);
     let warned = fetch();
@@ -255,7 +255,7 @@ fn what_is_denied_goes_to_nft_and_comes_back_whole() {
         &["deny", "198.51.100.7", "--for", "permanent"],
         &["deny", "2001:db8::7", "--for", "2h", "--by", "test/one"],
         &["deny", "2001:db8::/32", "--for", "30m"],
-        // nft reads no number of nine digits.
+        // nft rejects numbers of nine digits.
         &["deny", "203.0.113.9", "--for", "3600d"],
     ] {
         assert_eq!(lab.ratelimitd(args).code(), 0, "{args:?}");
@@ -277,7 +277,7 @@ fn what_is_denied_goes_to_nft_and_comes_back_whole() {
     assert_eq!(imported.code(), 0, "{}", imported.stderr);
     let again = lab.ratelimitd(&["list", "--format", "plain"]).stdout;
     let without_seconds = |text: &str| -> Vec<String> {
-        // A second may pass on the way.
+        // A second may pass in between.
         text.lines()
             .map(|line| line.split("\"until\":\"").map(|part| part.get(20..).unwrap_or(part)).collect())
             .collect()
@@ -310,7 +310,7 @@ fn a_list_that_denies_half_of_all_or_this_host_denies_the_rest_of_it() {
     let health = lab.ratelimitd(&["events", "--json", "--kind", "reload"]).stdout;
     assert!(once(|| lab.ratelimitd(&["events"]).stdout.contains("10.9.0.0/24 holds 10.9.0.1").then_some(())).is_some());
     assert!(!health.contains("error"), "{health}");
-    // Another list, by reload and by the file's watch.
+    // Another list, by a reload and by the file's watch.
     for (way, denied, open) in [(["reload"].as_slice(), CLIENTS[1], CLIENTS[0]), (&[], CLIENTS[2], CLIENTS[1])] {
         fs::write(lab.directory().join("bad.txt"), format!("0.0.0.0/1\n128.0.0.0/2\n{denied}\n")).unwrap();
         if !way.is_empty() {
@@ -334,7 +334,7 @@ fn ten_thousand_denials_go_out_and_come_back_unchanged() {
     let _daemon = lab.start(&["run", "--config", &at("ratelimitd.toml")]);
     let lines: String =
         (0..10_000_u32).map(|of| format!("198.{}.{}.{}\n", 18 + of / 65_536, of / 256 % 256, of % 256)).collect();
-    // As list files may be: packed, and with what some editors begin a file with.
+    // Compressed, and with a byte order mark as some editors write it.
     fs::write(at("many"), format!("\u{feff}{lines}")).unwrap();
     assert!(std::process::Command::new("gzip").arg(at("many")).status().unwrap().success());
     let began = Instant::now();
@@ -346,7 +346,7 @@ fn ten_thousand_denials_go_out_and_come_back_unchanged() {
     assert!(took.as_secs() < 30, "{took:?}");
     assert_eq!(lab.ratelimitd(&["deny", "198.51.100.0/24", "--for", "1h", "--reason", "a"]).code(), 0);
     assert_eq!(lab.ratelimitd(&["deny", "198.51.100.7", "--for", "permanent"]).code(), 0);
-    // Ends by the wall clock are rounded: that they stay is held by the daemon's own tests.
+    // Ends by the wall clock are rounded. The daemon's own tests check that they stay.
     let entries = || {
         let mut list: Value = serde_json::from_str(&lab.ratelimitd(&["list", "--json"]).stdout).unwrap();
         list["entries"].as_array_mut().unwrap().iter_mut().for_each(|of| of["until"] = json!(of["until"].is_null()));

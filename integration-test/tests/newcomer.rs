@@ -1,7 +1,7 @@
-//! Tasks of a new user, typed into a shell beside a real client: what a terminal shows, as snapshots.
+//! Tasks of a new user, typed into a shell beside a real client. Snapshots show what a terminal shows.
 //!
-//! Tasks that need no daemon are in `ratelimit-userspace/tests/newcomer.rs`. What varies is replaced by [`FILTERS`]
-//! alone, so the counts that remain are exact.
+//! Tasks without a daemon are in `ratelimit-userspace/tests/newcomer.rs`. Only [`FILTERS`] replaces what varies, so the
+//! remaining counts are exact.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -15,12 +15,12 @@ use netlab::{Child, HttpServer, needs_root};
 use nix::sys::signal::Signal;
 use regex_lite::Regex;
 
-/// A machine that is busy still starts and stops a daemon by then.
+/// Maximum time to start or stop a daemon on a busy machine.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// What varies between two runs, and what stands for it, in this order. A count that is exact stays.
+/// Patterns of what varies between two runs, and their replacements, applied in this order. Exact counts stay.
 const FILTERS: [(&str, &str); 12] = [
-    // Times: of what is listed, and so as wide; of a log line; of a note, which names another day.
+    // Times: in lists, with the same width; in log lines; in notes, which name another day.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "YYYY-MM-DD HH:MM:SS UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "HH:MM:SS"),
     (r"\b(\d{4}-\d\d-\d\d )?\d\d:\d\d UTC", "HH:MM UTC"),
@@ -30,15 +30,15 @@ const FILTERS: [(&str, &str); 12] = [
     (r"(without a daemon( since [^(]+ \()?( for )?)(\d+[hm])?\d+s", "${1}DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
     (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),
-    // Packets depend on when TCP acknowledges. What a limit counts does not.
+    // Packets depend on the times of TCP's acknowledgements; counts of limits do not.
     (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  N N N N N N"),
     (r"(?m)^( s0 +native)( +[\d,-]+){5}", "$1  N N N N N"),
     (r"(?m)^(  admitted  +)[\d,]+ packets?; [\d,]+ more", "${1}N packets; N more"),
-    // The buckets of a window, however many there are.
+    // The buckets of a window, any number of them.
     (r"(?m)(^  YYYY-MM-DD HH:MM:SS UTC +[\d,]+\n)+", "  YYYY-MM-DD HH:MM:SS UTC  N\n"),
 ];
 
-/// A laboratory, a web server, and a shell in it; whatever is typed and shown is written down.
+/// A laboratory, a web server, and a shell that records what is typed and shown.
 struct Shell {
     lab: Lab,
     daemon: Option<Daemon>,
@@ -55,13 +55,13 @@ impl Shell {
         Self { lab, daemon: None, environment: Vec::new(), _web: web, written: String::new() }
     }
 
-    /// What is not typed, but happens.
+    /// Records something that happens without being typed.
     fn say(&mut self, text: &str) {
         self.written += &format!("# {text}\n");
     }
 
     fn file(&mut self, name: &str, text: &str) {
-        // A file that has no socket has that of the service.
+        // A file without a socket gets the service's socket.
         let text = &text.replacen(
             '\n',
             &format!("\nsocket = \"{}\"\n", self.lab.socket().display()),
@@ -75,7 +75,7 @@ impl Shell {
     fn command(&self, line: &str) -> std::process::Command {
         let mut command = self.lab.command("sh");
         let path = format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", self.lab.directory().display());
-        // The name servers of the machine that runs the test are none of this host's.
+        // The name servers of the real machine do not belong to this host.
         let line = format!("mount --bind /dev/null /etc/resolv.conf; {line}");
         command.args(["-c", &line]).current_dir(self.lab.directory());
         command.env_remove("SSH_CONNECTION").env_remove("SUDO_USER").env("PATH", path).env("TZ", "UTC");
@@ -91,7 +91,7 @@ impl Shell {
         self.written += &format!("$ {line}\n{}{code}\n", output.stdout);
     }
 
-    /// Types a command that goes on, and waits until it is ready.
+    /// Types a command that keeps running, and waits until it is ready.
     fn starts(&mut self, line: &str) {
         let child = Child::start(self.command(&format!("exec {line}"))).expect("it starts");
         child.wait_for_line("ratelimitd: ready", WITHIN).expect("it is ready");
@@ -99,7 +99,7 @@ impl Shell {
         self.daemon = Some(Daemon { child });
     }
 
-    /// Ends what goes on as Ctrl-C does, and shows what it said since it was ready.
+    /// Interrupts the running command as Ctrl-C does, and records its output since it was ready.
     fn interrupts(&mut self) {
         let mut daemon = self.daemon.take().expect("something goes on");
         daemon.child.signal(Signal::SIGINT).expect("it is there");
@@ -109,7 +109,7 @@ impl Shell {
         self.written += &format!("^C\n{last}[exit code {}]\n\n", status.code().unwrap_or(-1));
     }
 
-    /// Waits until what goes on has said this, so that what is said later comes later.
+    /// Waits until the running command has printed this text, so that later output comes later.
     fn hears(&self, text: &str) {
         let daemon = self.daemon.as_ref().expect("something goes on");
         daemon.child.wait_for_line(text, WITHIN).expect("it is said");
@@ -120,7 +120,7 @@ impl Shell {
         self.say("The daemon is killed with SIGKILL.\n");
     }
 
-    /// Opens connections to port 80 from an address, and writes down how many come about.
+    /// Opens connections to port 80 from an address, and records how many succeed.
     fn connects(&mut self, from: &str, times: usize, expected: usize) {
         for _ in 0..expected.min(times) {
             self.lab.open(from, 80);
@@ -132,7 +132,7 @@ impl Shell {
         self.say(&format!("{from} tries {times} connection{s} to port 80; {expected} opened.\n"));
     }
 
-    /// A source goes over the limit on a connection that is open: forged SYNs alone ban no one.
+    /// Makes a source exceed the limit on an open connection, because forged SYNs alone ban nobody.
     fn exceeds(&mut self, from: &str) {
         let mut open = self.lab.open(from, 80);
         (1..10).for_each(|_| drop(self.lab.open(from, 80)));
@@ -141,7 +141,7 @@ impl Shell {
         self.say(&format!("{from} tries 11 connections to port 80; 10 opened, and one of these sends more.\n"));
     }
 
-    /// All of it, without what varies.
+    /// Returns everything recorded, with [`FILTERS`] applied.
     fn transcript(&self) -> String {
         let directory = self.lab.directory().display().to_string();
         let mut text = self.written.replace(&directory, "/srv/web");
@@ -292,7 +292,7 @@ tasks! {
     a_daemon_that_died: |shell| {
         shell.starts(&format!("ratelimitd --iface s0 {LIMIT} --on-exit keep"));
         shell.connects(CLIENTS[0], 11, 10);
-        // A daemon leaves its first sign of life beside the pins after two seconds.
+        // A daemon writes its first sign of life beside the pins after two seconds.
         shell.lab.stats_once(|stats| stats["uptime_seconds"].as_f64().is_some_and(|up| up > 3.0));
         shell.kills();
         shell.connects(CLIENTS[0], 1, 0);

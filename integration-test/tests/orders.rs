@@ -1,4 +1,4 @@
-//! What commands change while the limiter runs, with real packets.
+//! Tests of commands that change the running limiter, with real packets.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, assert_refused};
@@ -67,7 +67,7 @@ fn the_host_itself_is_not_denied_by_mistake() {
     assert_refused(&lab.ratelimitd(&["confirm"]), 2, &["nothing to confirm"]);
 }
 
-/// A daemon of this rule, by a file.
+/// Starts a daemon with this rule in a file.
 fn run(lab: &Lab, rule: &str) -> Daemon {
     let path = lab.directory().join("ratelimitd.toml");
     write(lab, rule);
@@ -218,7 +218,7 @@ fn what_is_denied_and_freed_during_a_trial_holds_at_once_and_after_it_is_confirm
             lab.open(CLIENTS[2], 80);
         };
         as_told(&lab);
-        // The next daemon does not know what the kernel's tries hold.
+        // The next daemon does not know the contents of the kernel's tries.
         daemon.kill();
         let _daemon = lab.start(&["run", "--config", lab.directory().join("ratelimitd.toml").to_str().unwrap()]);
         as_told(&lab);

@@ -1,5 +1,5 @@
-//! A page with code 429 in the place of a refused request: what the client reads, and what its server's socket and the
-//! table of tracked connections are left with.
+//! Tests of pages with code 429 in place of refused requests: what the client reads, and what remains of the server's
+//! socket and in the connection tracking table.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -21,16 +21,16 @@ use ratelimit_common::layout::Unit;
 use ratelimit_datapath::Datapath as _;
 use ratelimit_policy::desired::{RefuseWith, WindowForm};
 
-/// Sooner than a busy machine needs for two repetitions (0.2 s and 0.4 s).
+/// Less time than a busy machine needs for two retransmissions (0.2 s and 0.4 s).
 const SOON: Duration = Duration::from_millis(2_500);
 
-/// As browsers send them, and longer than the page.
+/// Returns a request as browsers send it, longer than the page.
 fn request(host: &str) -> Vec<u8> {
     let agent = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
     format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nAccept: text/html\r\n\r\n").into_bytes()
 }
 
-/// All that comes until the server has ended its side, or how that failed; and after how long.
+/// Returns everything received until the server has ended its side, or the error, and the time that took.
 fn answer(stream: &mut TcpStream, request: &[u8]) -> (Result<String, ErrorKind>, Duration) {
     let begun = Instant::now();
     stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
@@ -40,7 +40,7 @@ fn answer(stream: &mut TcpStream, request: &[u8]) -> (Result<String, ErrorKind>,
     (read.map(|_| text).map_err(|error| error.kind()), begun.elapsed())
 }
 
-/// The seconds after which a client may try again, of a page.
+/// Returns the seconds in a page after which a client may try again.
 fn retry_after(page: &str) -> u64 {
     let value = page.lines().find_map(|line| line.strip_prefix("Retry-After:")).expect(page);
     value.trim().parse().expect(page)
@@ -67,7 +67,7 @@ fn a_refused_request_in_the_clear_is_answered_by_a_page_and_frees_both_ends() {
                 assert!(page.ends_with("\r\n\r\nToo many requests.\r\n"), "{page}");
                 assert!((3000..=4260).contains(&retry_after(&page)), "{page}");
                 assert!(took < SOON, "{from}, {which}: {took:?}");
-                // Its acknowledgement alone ends the server's side: the client may keep its own.
+                // The page's acknowledgement alone ends the server's side. The client may keep its own open.
                 let port = stream.local_addr().unwrap().port();
                 assert!(once(|| (sockets_of(&lab.server, port) == 0).then_some(())).is_some(), "{from}, {which}");
                 let is_gone = once(|| (!is_tracked(&lab.server, port)).then_some(()));
@@ -96,7 +96,7 @@ fn a_ban_is_told_with_its_end_and_a_page_that_is_lost_by_a_reset() {
     for first in [&mut streams[0], &mut lost] {
         assert!((0..2).all(|_| is_answered(first, HANGS_AFTER)));
     }
-    // One that the ban has begun with, and one of what it drops.
+    // The connection that caused the ban, and one that the ban drops.
     for stream in &mut streams[..2] {
         let (page, _) = answer(stream, &request("test"));
         let seconds = retry_after(&page.unwrap());
@@ -107,7 +107,7 @@ fn a_ban_is_told_with_its_end_and_a_page_that_is_lost_by_a_reset() {
     let (reset, _) = answer(&mut streams[2], &request("test"));
     assert_eq!(reset, Err(ErrorKind::ConnectionReset), "a denied source is not asked to try again");
 
-    // Nothing takes what the driver sends back.
+    // Nothing accepts what the driver sends back.
     lab.client.ip(&["link", "set", "dev", "c0", "xdp", "off"]).unwrap();
     let (reset, took) = answer(&mut lost, &request("test"));
     assert_eq!(reset, Err(ErrorKind::ConnectionReset), "after {took:?}");
@@ -129,7 +129,7 @@ fn a_long_request_and_a_short_one_end_both_sides_too() {
     let cookie = "x".repeat(6000);
     let (page, _) = answer(&mut long, &request(&format!("test\r\nCookie: {cookie}")));
     assert!(page.as_deref().is_ok_and(|page| page.starts_with("HTTP/1.1 429 ")), "{page:?}");
-    // A driver may have no room to make it longer: it is reset then.
+    // A driver may have no room to enlarge the frame, which is then answered by a reset.
     let (told, took) = answer(&mut short, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     println!("shorter than the page: {told:?} after {took:?}");
     match told {
@@ -172,7 +172,7 @@ fn by_cookies_a_port_is_used_again_after_a_page_and_two_servers_are_told_apart()
 
 const PORT: u16 = 40_404;
 
-/// Connects from [`PORT`] of the first client.
+/// Connects from [`PORT`] of the first client, and returns the connection if that succeeds.
 fn from_port(lab: &Lab, port: u16) -> Option<TcpStream> {
     let [from, to] =
         [(CLIENTS[0], PORT), (SERVER[0], port)].map(|(of, port)| SocketAddr::new(of.parse().unwrap(), port));
@@ -209,7 +209,7 @@ fn no_page_is_sent_where_something_was_asked_ahead() {
     assert_eq!(number(&lab.stats(), "/reasons/page"), 1);
 }
 
-/// A connection over the loopback interface, of an address that a host may have.
+/// Opens a connection over the loopback interface from an address that a host may have.
 fn between_hosts() -> anyhow::Result<Established> {
     let listener = TcpListener::bind(("192.0.2.1", 80))?;
     let client = TcpStream::connect(("192.0.2.1", 80))?;
@@ -227,7 +227,7 @@ fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
         let [first, mut page, ahead, mut owes, head] = <[_; 5]>::try_from(connections).ok().unwrap();
         let request = request("test");
         assert_eq!(program.kernel().test_run_of(&first.frame(&request))?.0, 2);
-        // Of a connection that was asked and has not answered, that is refused later.
+        // A connection with an unanswered request, whose next request is refused.
         owes.says(&request)?;
         assert_eq!(program.kernel().test_run_of(&owes.frame(&request))?.1.len(), 14 + 40, "a reset");
         let mut gap = ahead.frame(&request);
@@ -246,7 +246,7 @@ fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
         };
         assert_eq!((tcp.source_port, tcp.destination_port), (80, page.source_port));
         assert_eq!(tcp.checksum, tcp.calc_checksum_ipv4(&ip, headers.payload.slice())?);
-        // What the client sends next, whatever that is, is its reset.
+        // The client's next segment, whatever it is, triggers a reset.
         let (at, page_bytes) = (page.acknowledged, 97);
         page.sequence = page.sequence.wrapping_add(u32::try_from(request.len())?);
         page.acknowledged = at.wrapping_add(page_bytes);
@@ -275,7 +275,7 @@ fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so
     let file = lab.directory().join("ratelimitd.toml");
     let checked = lab.ratelimitd(&["check-config", file.to_str().unwrap()]);
     assert!(checked.stderr.contains("s0 loses what XDP sends back"), "{}{}", checked.stdout, checked.stderr);
-    // GRO alone has the page wait for the next packet.
+    // Only GRO makes the page wait for the next packet.
     lab.client.run(&["ethtool", "-K", "c0", "gro", "on"]).unwrap();
     assert!(is_answered(&mut lab.open(CLIENTS[0], 80), HANGS_AFTER), "within the limit");
     let mut read = Vec::new();
@@ -302,7 +302,7 @@ fn a_page_that_is_lost_later_is_noticed_within_seconds() {
     let asks = || answer(&mut lab.open(CLIENTS[0], 80), &request("test")).0;
     assert!(asks().is_ok_and(|page| page.contains(" 429 ")));
     lab.client.ip(&["link", "set", "dev", "c0", "xdp", "off"]).unwrap();
-    // What was sent before the daemon looked is said to be a page.
+    // Answers sent before the daemon noticed are counted as pages.
     let pages = |lab: &Lab| number(&lab.stats(), "/reasons/page");
     let is_noticed = once(|| {
         let before = pages(&lab);

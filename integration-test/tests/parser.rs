@@ -1,5 +1,5 @@
-//! The parser on the host: against the table of named frames, against each of them cut short, against anything at all,
-//! and against etherparse where the packet is sound.
+//! Tests of the parser on the host with named frames, with each of them cut short, and with arbitrary bytes. Results
+//! for valid packets are compared with etherparse.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use etherparse::{
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse, says, source_port};
 use ratelimit_common::source::Address;
 
-/// As the table of named frames has it.
+/// Parses bytes to the form of the table of named frames.
 fn parse_bytes(bytes: &[u8]) -> Parsed {
     fixtures::without_payload(parse(&bytes))
 }
@@ -58,8 +58,8 @@ fn the_table_has_eighty_rows_or_more_each_with_a_name_of_its_own() {
     assert_eq!(twice, Vec::<&str>::new());
 }
 
-/// What a frame that is cut short may still be: malformed, or exactly what it was. But a packet that leaves its length
-/// to the frame (an IPv6 payload length of 0) is another one where that is shorter.
+/// Returns whether the result for a cut frame is acceptable: malformed, or equal to the whole frame's result. A packet
+/// whose length is the frame's (an IPv6 payload length of 0) may get shorter.
 fn is_no_less_strict(short: Parsed, whole: Parsed) -> bool {
     match (short, whole) {
         (Parsed::Malformed, _) => true,
@@ -80,8 +80,7 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_what_it_was() {
     }
 }
 
-/// Whether the head says what the parser does, where it says anything, and so does the source port, which is where
-/// there is a head.
+/// Returns whether the head and the source port, if present, agree with the parser. A head requires a source port.
 fn is_read_at_a_glance_as_parsed(bytes: &[u8]) -> bool {
     let (head, parsed, port) = (Head::of(&bytes), parse(&bytes), source_port(&bytes));
     if let Parsed::Ip(Packet { target: Target::Tcp { opening: false, segment, .. }, .. }) = parsed
@@ -109,7 +108,7 @@ fn every_named_frame_is_read_at_a_glance_as_it_is_parsed_and_plain_ones_are() {
     assert!(plain >= 10, "{plain} frames are plain");
 }
 
-/// A frame of several buffers: only the first can be read.
+/// A frame in several buffers, of which only the first can be read.
 struct Buffers<'a> {
     all: &'a [u8],
     first: usize,
@@ -135,7 +134,7 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_has_unparsable_headers_and_i
             let Parsed::Ip(parsed) = fixtures::without_payload(parse(&Buffers { all: &fixture.frame, first })) else {
                 panic!("{} of which {first} bytes can be read is no IP packet", fixture.name);
             };
-            // Whether a datagram that cannot be read is a QUIC Initial cannot be told: then it counts as one.
+            // A datagram that cannot be read may be a QUIC Initial, and counts as one.
             let targets = [whole.target, with_quic_initial(whole.target), Target::UnparsableHeaders];
             assert!(targets.contains(&parsed.target), "{} read to {first}: {parsed:?}", fixture.name);
             assert_eq!(Packet { target: whole.target, ..parsed }, whole, "{}", fixture.name);
@@ -180,7 +179,7 @@ fn one_tag_or_two_change_nothing() {
     }
 }
 
-/// A named frame with a few bytes changed, so that the depths of the parser are reached.
+/// Returns named frames with a few bytes changed, to reach the depths of the parser.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let frames: Vec<_> = fixtures::all().into_iter().map(|fixture| fixture.frame).filter(|f| f.len() < 512).collect();
     let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
@@ -196,7 +195,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A sound packet of any kind that etherparse can build.
+/// Returns valid packets of every kind that etherparse can build.
 fn sound() -> impl Strategy<Value = Vec<u8>> {
     let tags = proptest::collection::vec(0..4096_u16, 0..=2);
     let ip = prop_oneof![sound_v4(), sound_v6()];
@@ -242,7 +241,7 @@ fn sound_v6() -> impl Strategy<Value = IpHeaders> {
     })
 }
 
-/// Tags; IP header; kind of transport, its ports and flags; of TCP the numbers and words of options; data.
+/// Tags; IP header; kind of transport with its ports and flags; TCP sequence numbers and option words; data.
 type Parts = (Vec<u16>, IpHeaders, (u8, u16, u16, u8), (u32, u32, usize), Vec<u8>);
 
 fn build(
@@ -273,7 +272,7 @@ fn build(
     written.ok().map(|()| bytes)
 }
 
-/// Whether what is said to be payload is in the frame, and in the IP packet.
+/// Returns whether the claimed payload lies within the frame and within the IP packet.
 fn has_its_payload_within(frame: &[u8]) -> bool {
     let Parsed::Ip(Packet { ip_bytes, target, .. }) = parse(&frame) else { return true };
     let (end, payload_bytes) = match target {
@@ -287,7 +286,7 @@ fn has_its_payload_within(frame: &[u8]) -> bool {
     end as usize <= frame.len() && payload_bytes < ip_bytes
 }
 
-/// What etherparse's slices say that a packet is. None where it has no opinion.
+/// Returns what etherparse's slices say about a packet, or `None` if they cannot tell.
 fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
     let sliced = SlicedPacket::from_ethernet(bytes).ok()?;
     let (source, destination, ip_bytes, proto, payload) = match sliced.net.as_ref()? {
@@ -338,7 +337,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
         Some(TransportSlice::Icmpv4(icmp)) if !is_v6 => essential(matches!(icmp.type_u8(), 3 | 11 | 12)),
         Some(TransportSlice::Icmpv6(icmp)) if is_v6 => essential(matches!(icmp.type_u8(), 1..=4 | 130..=137 | 143)),
         Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_) | TransportSlice::Igmp(_)) => Target::Other,
-        // In IPv6 the header of a later fragment does not say what it is of.
+        // In IPv6 the header of a later fragment does not tell the protocol.
         None if payload_is_later_fragment(&sliced) => Target::Fragment { may_be_tcp: is_v6 || proto == IpNumber::TCP },
         None if payload.fragmented || proto == IpNumber::TCP || proto == IpNumber::UDP => return None,
         None => Target::Other,
@@ -350,15 +349,15 @@ fn essential(yes: bool) -> Target {
     if yes { Target::ControlTraffic } else { Target::Other }
 }
 
-/// Of a datagram, the first fragment's part of which this is if `is_fragment`.
+/// Returns whether a datagram may contain a QUIC Initial. With `is_fragment`, the data is the first fragment's part.
 fn may_hold_initial(data: &[u8], is_fragment: bool) -> bool {
-    // A QUIC packet has at least the length of a name behind its version.
+    // A QUIC packet has at least the length of a connection ID behind its version.
     let Some((&[first, ref version @ ..], [_, ..])) = data.split_first_chunk::<5>() else { return false };
     let (is_long, kind) = (first >> 7 == 1, first >> 4 & 0b11);
     let may_be_long = is_fragment || data.len() >= 1200;
     match (is_long, u32::from_be_bytes(*version)) {
         (false, _) | (true, 0) => false,
-        // Initial, 0-RTT, Handshake, Retry; of version 2 each is one further.
+        // Initial, 0-RTT, Handshake, Retry. In version 2 each number is one higher.
         (true, 1) => kind == 0 || may_be_long && kind != 3,
         (true, 0x6b33_43cf) => kind == 1 || may_be_long && kind != 0,
         (true, _) => true,

@@ -1,5 +1,5 @@
-//! The pictures of the documents: the page and `top`, of a run in which one client is limited and one is banned. `cargo
-//! xtask screenshots` keeps them; else they are made, quickly, and thrown away.
+//! Pictures for the documents, of the page and `top`, from a run with one limited and one banned client. `cargo xtask
+//! screenshots` stores them. Otherwise they are made quickly, and discarded.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -12,14 +12,14 @@ use integration_test::lab::{Lab, SERVER, binary, once};
 use integration_test::terminal::{Tmux, html};
 use netlab::{HttpServer, needs_root};
 
-/// Documentation addresses (RFC 5737, RFC 3849), which are nobody's.
+/// Documentation addresses (RFC 5737, RFC 3849), which belong to nobody.
 const GUESSER: &str = "203.0.113.66";
 const CRAWLER: &str = "198.51.100.23";
 const VISITORS: [&str; 5] = ["198.51.100.7", "198.51.100.11", "203.0.113.9", "203.0.113.40", "2001:db8:0:a::17"];
 const BYTES_MAX: u64 = 150_000;
-/// As long as the live chart is, and some more.
+/// Duration of the traffic in a stored run, longer than the live chart.
 const TRAFFIC_TIME: Duration = Duration::from_secs(140);
-/// Shorter than the window, so that it is still seen what was used.
+/// Duration of the guesses, less than the window, so that the use is still visible.
 const GUESSING_TIME: Duration = Duration::from_secs(25);
 
 const CONFIG: &str = r#"
@@ -42,7 +42,7 @@ limits = ["150/1m connections"]
 shadow_limits = ["60/1m connections"]
 "#;
 
-/// Where they are kept, and how long there is traffic: long only where they are.
+/// Returns the directory of the pictures and the duration of traffic, which is long only for stored pictures.
 fn place(lab: &Lab) -> (PathBuf, Duration) {
     match std::env::var_os("RATELIMITD_SCREENSHOTS") {
         Some(directory) => (directory.into(), TRAFFIC_TIME),
@@ -63,8 +63,8 @@ fn prepare(lab: &Lab) -> Vec<HttpServer> {
     addresses.iter().map(|at| HttpServer::start(&lab.server, at.parse().unwrap()).unwrap()).collect()
 }
 
-/// Visitors come again and again and the crawler does not stop. In the end comes the guesser, who goes on over a connection
-/// that is open. It lasts at least so long, and until both are refused.
+/// Simulates visitors who return and a crawler that does not stop. At the end a guesser keeps sending on an open
+/// connection. Lasts at least `time`, and until both are refused.
 fn traffic(lab: &Lab, time: Duration) {
     const WITHIN: Duration = Duration::from_millis(30);
     const ROUND: Duration = Duration::from_millis(400);
@@ -76,7 +76,7 @@ fn traffic(lab: &Lab, time: Duration) {
         if Instant::now() > end && is_over() {
             return;
         }
-        // More of them now than then.
+        // The number of visitors varies.
         let busy = 1 + (round / 12) % VISITORS.len();
         for visitor in VISITORS.iter().cycle().skip(round % VISITORS.len()).take(busy) {
             lab.reaches(visitor, 443, WITHIN);
@@ -87,7 +87,7 @@ fn traffic(lab: &Lab, time: Duration) {
         if Instant::now() + GUESSING_TIME > end {
             let open = open.get_or_insert_with(|| lab.open(GUESSER, 80));
             lab.reaches(GUESSER, 80, WITHIN);
-            // A SYN alone bans nobody. It fails once the ban is there.
+            // A SYN alone bans nobody. The write fails once the ban exists.
             let _sent = open.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
         once(|| (Instant::now() >= next).then_some(()));

@@ -1,4 +1,4 @@
-//! A policy of many rules on a real interface: denials, bans, trials, and the example of a site.
+//! Tests of a policy with many rules on a real interface: denials, bans, trials, and a site's example.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -17,13 +17,13 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
-/// The shortest trial that there is.
+/// Duration of a trial, the shortest one that is allowed.
 const TRIAL: Duration = Duration::from_secs(5);
-/// Less than that is left of it, and it is confirmed too late.
+/// Time before a trial's end after which a confirmation may be too late.
 const CONFIRMED_BEFORE: Duration = Duration::from_secs(1);
-/// The packet path reads the coarse clock, which is a tick of 10 ms late at the most.
+/// Maximum delay of the packet path's coarse clock, which lags by a tick of 10 ms at most.
 const CLOCK_LATE_MAX: Duration = Duration::from_millis(20);
-/// The window of a limit that is to be free again, and the first ban of who exceeds that.
+/// Window of a limit that frees during a test, and the first ban of a source that exceeds it.
 const WINDOW: Duration = Duration::from_secs(1);
 const FIRST_BAN: Duration = Duration::from_secs(2);
 
@@ -62,21 +62,21 @@ fn states(listed: &Value) -> Vec<(String, String)> {
     entries.iter().map(|entry| (word(&entry["prefix"]), word(&entry["state"]))).collect()
 }
 
-/// Who is banned, and for the how-manieth time in a row.
+/// Returns the banned sources, each with the number of bans in a row.
 fn banned_now(lab: &Lab) -> Vec<(String, u64)> {
     let listed = json(lab, &["list"]);
     let banned = listed["entries"].as_array().unwrap().iter().filter(|entry| entry["state"] == "banned");
     banned.map(|entry| (entry["prefix"].as_str().unwrap().to_owned(), number(entry, "/step"))).collect()
 }
 
-/// Bans that have begun, whether they have ended or not.
+/// Returns the number of bans that have started, whether they have ended or not.
 fn bans_begun(lab: &Lab) -> u64 {
     let metrics = request(&lab.socket(), "GET", "/metrics", "");
     let line = metrics.lines().find_map(|line| line.strip_prefix("ratelimitd_bans_total{rule=\"default\"} "));
     line.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap()
 }
 
-/// Goes over a limit of one connection, over one that is open: a SYN alone never bans.
+/// Exceeds a limit of one connection by data on an open one, because a SYN alone never bans.
 fn exceed(lab: &Lab, from: &str) {
     let before = bans_begun(lab);
     let mut open = lab.open(from, 80);
@@ -85,14 +85,14 @@ fn exceed(lab: &Lab, from: &str) {
     once(|| (bans_begun(lab) > before).then_some(())).unwrap_or_else(|| panic!("{from} is not banned"));
 }
 
-/// The same of a limit that is free again after its window: where the machine took that long between two steps, they
-/// are gone once more.
+/// Exceeds a limit of one connection that is free again after its window. Repeats the attempt if the machine took
+/// longer than the window between two steps.
 fn exceed_within_the_window(lab: &Lab, from: &str) {
     let before = bans_begun(lab);
     let banned = once(|| {
         let began = Instant::now();
         let mut open = lab.open(from, 80);
-        // Its end leaves nothing to be repeated, which would exceed the limit once more.
+        // Closed by a reset, so that no retransmission exceeds the limit once more.
         setsockopt(&open, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 }).unwrap();
         if !lab.is_blocked(from, 80) {
             assert!(began.elapsed() >= WINDOW, "two connections of {from} within {:?}", began.elapsed());
@@ -131,7 +131,7 @@ fn a_denied_source_is_dropped_at_once_until_its_end_and_no_other_is() {
 
     let began = Instant::now();
     done(&lab.ratelimitd(&["deny", CLIENTS[1], "--for", "2s"]));
-    // Its SYN is repeated until one passes.
+    // The SYN is retransmitted until one passes.
     lab.open(CLIENTS[1], 80);
     assert!(began.elapsed() >= Duration::from_secs(2), "it passes after {:?}", began.elapsed());
     assert!(number(&lab.stats(), "/reasons/denied") >= 4);
@@ -180,16 +180,16 @@ fn a_ban_outlasts_the_window_and_the_next_one_is_longer_until_a_reset() {
     lab.assert_blocked(CLIENTS[0], 80);
     done(&lab.ratelimitd(&["reset", CLIENTS[0]]));
     exceed_within_the_window(&lab, CLIENTS[0]);
-    // The third would last for an hour, and this is a first one.
+    // A third ban would last for an hour, but this one is a first.
     lab.open(CLIENTS[0], 80);
 }
 
-/// A daemon that tries a limit of 3, where 1 is confirmed.
+/// A daemon with a limit of 3 on trial and a confirmed limit of 1.
 struct OnTrial {
     daemon: Daemon,
     lab: Lab,
     _web: [HttpServer; 2],
-    /// It has begun in between.
+    /// Bounds of the trial's start.
     began: [Instant; 2],
 }
 
@@ -209,7 +209,7 @@ impl OnTrial {
             if reaches() && reaches() && trial.lab.is_blocked(CLIENTS[0], 80) {
                 return trial;
             }
-            // Where the machine took the whole trial for that, there is another.
+            // If the machine took the whole trial for that, another trial is started.
             assert!(before.elapsed() >= TRIAL, "what is tried does not hold");
         }
     }
@@ -219,7 +219,7 @@ impl OnTrial {
         self.daemon.child.wait(HANGS_AFTER).unwrap();
     }
 
-    /// Sleeps until it is over by the kernel's clock, whether there is a daemon to say so or not.
+    /// Sleeps until the trial is over by the kernel's clock, whether a daemon runs or not.
     fn outlast(&self) {
         thread::sleep((self.began[1] + TRIAL + CLOCK_LATE_MAX).saturating_duration_since(Instant::now()));
     }
@@ -279,7 +279,7 @@ fn what_is_confirmed_holds_also_by_a_daemon_that_took_over() {
         let _daemon = start(&trial.lab);
         let confirmed = trial.lab.ratelimitd(&["confirm"]);
         if confirmed.code() == 75 && trial.began[0].elapsed() + CONFIRMED_BEFORE >= TRIAL {
-            // The machine took the whole trial for that: there is another.
+            // The machine took the whole trial for that, so another one is started.
             continue;
         }
         done(&confirmed);
@@ -316,7 +316,7 @@ fn request(socket: &Path, method: &str, path: &str, body: &str) -> String {
     answer
 }
 
-/// A SYN, its addresses put in by hand; nobody looks at the checksum.
+/// Returns a SYN with these addresses. Nobody checks the checksum.
 fn syn(from: &str, to: &str, port: u16) -> Vec<u8> {
     match (from.parse().unwrap(), to.parse().unwrap()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -341,7 +341,7 @@ fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families(
     let site = fs::read_to_string(examples.join("site.toml")).unwrap().replace("\"eth0\"", "\"s0\"");
     // A SYN is no request.
     let site = site.replace("[[rule]]", "[[rule]]\ncount = \"connections\"");
-    // And these are of no connection.
+    // These packets belong to no connection.
     let site = site.replace("\nblock_for", "\nban_unproven = true\nblock_for");
     let path = lab.directory().join("site.toml");
     fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{site}", lab.socket().display())).unwrap();

@@ -1,5 +1,5 @@
-//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each
-//! edge.
+//! Tests of the whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides
+//! of each edge.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -26,12 +26,12 @@ use ratelimit_policy::config::HookChoice;
 use ratelimit_policy::desired::{Access, Limit, Mode, Per, Refuse, RefuseWith, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
-/// Longer than any window here, and than a UDP flow is remembered.
+/// Time longer than any window here, and than a UDP flow is remembered.
 const AGE_NS: u64 = 3600 * SECOND_NS;
-/// BPF_PROG_TEST_RUN takes no shorter frame (`bpf_test_init`, net/bpf/test_run.c, Linux 6.18).
+/// Minimum length of a frame for BPF_PROG_TEST_RUN (`bpf_test_init`, net/bpf/test_run.c, Linux 6.18).
 const FRAME_MIN: usize = 14;
 
-/// Of the million instructions that a verifier looks at.
+/// Maximum number of instructions for the verifier, which gives up at a million.
 const VERIFIED_MAX: u32 = 600_000;
 
 fn runnable() -> impl Iterator<Item = Fixture> {
@@ -40,7 +40,8 @@ fn runnable() -> impl Iterator<Item = Fixture> {
     frames.filter(move |fixture| !is_tcx || is_run_at_tcx(fixture))
 }
 
-/// Whether it also takes the frame as a buffer: there is something behind the Ethernet header, of IP a whole header.
+/// Returns whether the frame is also run at TCX. It needs data behind the Ethernet header, and a whole IP header if it
+/// is IP.
 fn is_run_at_tcx(fixture: &Fixture) -> bool {
     let frame = &fixture.frame;
     let least = match frame.get(12..FRAME_MIN) {
@@ -48,7 +49,7 @@ fn is_run_at_tcx(fixture: &Fixture) -> bool {
         Some([0x86, 0xdd]) => 40,
         Some(_) | None => 1,
     };
-    // And it has room in one page, beside what the kernel keeps there.
+    // The frame must also fit into one page together with the kernel's own data.
     (FRAME_MIN + least..3000).contains(&frame.len())
 }
 
@@ -56,7 +57,7 @@ fn syn_from(source: [u8; 4]) -> Vec<u8> {
     frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(80, SYN)))
 }
 
-/// What becomes of a packet, by its fate; `counted` is for one that the limit counts.
+/// Returns the expected verdict by a packet's fate. `counted` is the verdict on a packet that the limit counts.
 fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
     match (fate, unit) {
         (Fate::NotIp, _) => "not_ip",
@@ -70,12 +71,12 @@ fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
     }
 }
 
-/// Runs each named frame `before` times at an hour of its own, and once more for its verdict.
+/// Runs each named frame `before` times, an hour after the previous one, and once more for its verdict.
 fn each_gets(program: &mut Program, unit: Unit, before: u64, counted: &'static str) {
     each_of(runnable(), program, unit, before, counted);
 }
 
-/// The same with these frames.
+/// Runs each of these frames as [`each_gets`] does.
 fn each_of(
     frames: impl Iterator<Item = Fixture>,
     program: &mut Program,
@@ -145,10 +146,10 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one
     let behind = |len, packet| extension(DEST_OPTIONS, 256, extension(DEST_OPTIONS, len, packet));
     let with_ports_at = |len| frame(IPV6, V6::of(DEST_OPTIONS).around(behind(len, extension(TCP, 1, tcp(22, ACK)))));
     let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
-    // The kernel puts a page of a test's frame into the first buffer, less some 600 bytes.
+    // The kernel puts one page of a test's frame into the first buffer, less about 600 bytes.
     assert_eq!(program.verdict(&with_ports_at(100)), "not_protected");
     if !matches!(sysconf(SysconfVar::PAGE_SIZE), Ok(Some(4096))) {
-        // Of a larger page, as some kernels of aarch64 have, all of it is in the first.
+        // With a larger page, as some kernels of aarch64 have, the first buffer contains the whole frame.
         assert_eq!(program.verdict(&with_ports_at(256)), "not_protected");
         return;
     }
@@ -306,7 +307,7 @@ fn where_everything_is_refused_the_first_limit_that_the_packet_is_over_is_the_on
     assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "within_limit");
     assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "over_limit");
     assert_eq!(program.verdict(&large), "over_limit");
-    // The connections have leaked. The bytes refused too, which holds to the end of their bucket.
+    // The bucket of connections has leaked. Bytes were refused too, which lasts until the end of their bucket.
     program.advance(5 * SECOND_NS);
     assert_eq!(program.verdict(&ack), "over_limit");
     program.advance(MINUTE_NS);
@@ -409,13 +410,13 @@ fn a_source_idle_for_years_starts_empty() {
     assert_eq!(program.passed(&syn, 5), 3);
 }
 
-/// What the work gives on a thread that holds these capabilities and can gain no others.
+/// Returns the result of `work` on a thread with these capabilities, which can gain no others.
 fn confined<T: Send>(capabilities: &[&str], work: impl FnOnce() -> T + Send) -> T {
     let kept: CapsHashSet = capabilities.iter().map(|name| name.parse().unwrap()).collect();
     thread::scope(|scope| {
         let work = scope.spawn(|| {
             caps::all().into_iter().filter(|of| !kept.contains(of)).for_each(|of| {
-                // One that this kernel does not know need not be dropped.
+                // A capability that this kernel does not know need not be dropped.
                 let _unknown = caps::drop(None, CapSet::Bounding, of);
             });
             for set in [CapSet::Ambient, CapSet::Inheritable] {
@@ -448,8 +449,8 @@ fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fe
     }
 }
 
-/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too
-/// much for the oldest.
+/// Newer kernels merge paths that older ones walk one by one. A program that the newest kernel verifies easily may be
+/// too much for the oldest.
 #[test]
 fn the_verifier_has_room_left() {
     needs_root!();
@@ -465,7 +466,7 @@ fn at_tcx_each_named_frame_is_judged_as_at_xdp_with_an_ethernet_header_and_witho
     for link in [Link::Ethernet, Link::None] {
         let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
         program.by_tcx(link, Merged::default());
-        // The header is there all the same, so that a frame seems longer by that than it is.
+        // The header is there all the same, so a frame seems longer than it is.
         let is_long = |fixture: &Fixture| link == Link::None && fixture.fate == Fate::Malformed;
         let frames = runnable().filter(is_run_at_tcx).filter(|fixture| !is_long(fixture));
         each_of(frames, &mut program, Unit::Packets, 1, "over_limit");
@@ -478,7 +479,7 @@ fn at_tcx_what_was_put_together_is_counted_as_the_packets_that_it_was() {
     const HEADERS: u64 = 14 + 20 + 20;
     let whole = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[0; 450])));
     let long = whole.len() as u64;
-    // Four of 100 bytes and one of 50, counted by the kernel or not.
+    // Four packets of 100 bytes and one of 50, counted by the kernel or not.
     for packets in [5, 0] {
         let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
         program.by_tcx(Link::Ethernet, Merged { packets, payload_bytes: 100 });
@@ -501,7 +502,7 @@ fn at_tcx_what_was_put_together_of_more_than_an_ipv4_header_can_say_is_counted_t
     needs_root!();
     let mut program = Program::new(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
     program.by_tcx(Link::Ethernet, Merged { packets: 10, payload_bytes: 100 });
-    // The kernel writes no length there.
+    // The kernel writes no length into such packets.
     let whole = frame(IPV4, V4::claiming_len(TCP, 0).around(tcp_with(80, ACK, &[], &[0; 1000])));
     assert!(program.passes(&whole));
     assert!(!program.passes(&whole));
@@ -528,7 +529,7 @@ fn at_tcx_a_group_is_charged_all_that_was_put_together() {
 #[test]
 fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
     needs_root!();
-    // The loopback interface of a namespace that has nothing else.
+    // The loopback interface of a namespace without other interfaces.
     let run = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         netlab::usual_bpffs().unwrap();

@@ -1,4 +1,4 @@
-//! What is shipped for Prometheus and Grafana, held against promtool and against a scrape of the running daemon.
+//! Tests of the files for Prometheus and Grafana, with promtool and with a scrape of the running daemon.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ const RULES: &str = "dist/prometheus/alerts.yml";
 const RULES_TEST: &str = "integration-test/tests/prometheus/alerts_test.yml";
 const DASHBOARD: &str = "dist/grafana/ratelimitd.json";
 
-/// What Prometheus itself adds.
+/// Metrics that Prometheus itself adds.
 const OTHERS: [&str; 1] = ["up"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Where `cargo xtask test` says that it is, else on PATH.
+/// Returns the path of promtool: from `PROMTOOL`, which `cargo xtask test` sets, or from PATH.
 fn promtool() -> Option<PathBuf> {
     let on_path =
         || env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join("promtool")).find(|path| path.is_file());
@@ -47,7 +47,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// Every expression of the dashboard, as Grafana sends it.
+/// Returns every expression of the dashboard as Grafana sends it.
 fn queries() -> Vec<String> {
     fn gather(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -63,7 +63,7 @@ fn queries() -> Vec<String> {
     let mut found = Vec::new();
     gather(&dashboard, &mut found);
     let sent = |text: String| {
-        // A variable's list of values is no query, and names its metric.
+        // A variable's list of values is no query. It contains the metric's name.
         let text = match text.strip_prefix("label_values(").and_then(|rest| rest.split_once(',')) {
             Some((metric, _)) => metric.to_owned(),
             None => text,
@@ -73,7 +73,7 @@ fn queries() -> Vec<String> {
     found.into_iter().map(sent).collect()
 }
 
-/// The names of metrics in expressions, those of Prometheus itself apart; a histogram's buckets by the histogram's.
+/// Returns the names of this project's metrics in expressions. A histogram's buckets have the histogram's name.
 fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words = words.filter(|word| word.starts_with("ratelimitd_"));
@@ -122,7 +122,7 @@ fn each_query_of_the_dashboard_is_parsed_and_each_metric_is_in_a_scrape() {
     }
 }
 
-/// A rule that Prometheus would evaluate, so that promtool parses the query.
+/// Returns a recording rule with this query, so that promtool parses the query.
 fn record(at: usize, query: &str) -> String {
     format!("      - record: query:{at}\n        expr: {}\n", serde_json::to_string(query).unwrap())
 }

@@ -1,5 +1,5 @@
-//! HTTP/3. By the access log: while it is read in time, packets count what opens a connection, and the log the rest.
-//! Without one: what the guard allows.
+//! Tests of HTTP/3. While an access log is read in time, packets count what opens a connection, and the log counts the
+//! requests. Without a log, the guard bounds the traffic.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ fn datagram(payload: Vec<u8>) -> Vec<u8> {
     frame(IPV4, V4::of(UDP).around(udp(443, payload)))
 }
 
-/// A datagram behind the handshake that is as long as one with a request.
+/// Returns a datagram behind the handshake with the length of a request.
 fn asking() -> Vec<u8> {
     datagram(vec![0x5a; 900])
 }
@@ -53,7 +53,7 @@ fn a_source_has_what_its_log_says_while_the_log_is_read_and_what_sizes_tell_othe
     program.kernel().tell_log_is_read(0).unwrap();
     assert_eq!(program.passed(&initial, 1), 1);
     assert_eq!(program.passed(&asking(), 1000), 1000, "nothing is guessed");
-    // Its log has nine requests more: the limit is used up, and nothing goes beyond it.
+    // The log has nine more requests. The limit is used up, and nothing may exceed it.
     charge(&mut program, LIMIT - 1);
     assert_eq!(program.passed(&asking(), 1000), 1000);
     charge(&mut program, 1);
@@ -74,17 +74,18 @@ fn a_connection_that_goes_on_after_its_window_is_charged_by_its_log_again() {
     program.advance(2 * WINDOW_NS);
     program.kernel().tell_log_is_read(0).unwrap();
     assert_eq!(program.passed(&asking(), 100), 100);
-    // One of them made it a source that has a live window, which is what its lines charge.
+    // One packet made the source known with a live window, which the log's lines charge.
     charge(&mut program, LIMIT);
     assert_eq!(program.passed(&asking(), 100), 0, "one, and ten that were charged");
 }
 
-/// `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as docs/COUNTING.md has it.
+/// Number of datagrams that the guard passes: `GUARDED_SEGMENTS_MIN` times `DATAGRAMS_PER_COUNTED`, as stated in
+/// docs/COUNTING.md.
 const GUARDED: u32 = 16_384 * 256;
-/// Datagrams that are sent beyond that.
+/// Number of datagrams that are sent beyond the guard's bound.
 const MORE: u32 = 10_000;
 
-/// A server logs no request of one that only sends datagrams as long as requests are.
+/// A server logs no request of a client that only sends datagrams with the length of requests.
 #[test]
 fn datagrams_that_a_log_is_to_tell_of_are_bounded_by_the_guard() {
     needs_root!();
@@ -108,10 +109,10 @@ fn datagrams_of_quic_that_are_no_request_are_bounded_and_tcp_is_not_held_to_that
     let acknowledgement = vec![0x40; 40];
     program.time(&datagram(acknowledgement.clone()), GUARDED + MORE);
     let refused = program.counts()["guard"];
-    // The first of each flow may be counted sooner, and the last ones are not counted yet.
+    // The first datagrams of each flow may be counted sooner, and the last ones are not counted yet.
     assert!((u64::from(MORE) - 256..=u64::from(MORE) + 256).contains(&refused), "{refused}");
     assert!(program.passed(&datagram(vec![0x40; 1_200]), 1_000) <= 1, "nor do larger ones");
-    // Its connections of TCP, and other sources, have windows of their own.
+    // The source's TCP connections and other sources have their own windows.
     assert_eq!(program.passed(&frame(IPV4, V4::of(TCP).around(tcp(443, SYN))), 1), 1);
     let of_other = V4 { source: [203, 0, 113, 9], ..V4::of(UDP) }.around(udp(443, acknowledgement));
     assert_eq!(program.passed(&frame(IPV4, of_other), 1_000), 1_000);

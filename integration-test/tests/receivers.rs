@@ -1,4 +1,4 @@
-//! Other programs on the benchmark's receiving end: when they are taken for ready, and what is left of them.
+//! Tests of other programs on the benchmark's receiving end: when they count as ready, and what they leave behind.
 
 use integration_test::flood::outside::{Outside, Running};
 use integration_test::flood::wire::{Family, RECEIVING, Wire};

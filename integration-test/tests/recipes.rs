@@ -1,5 +1,5 @@
-//! The recipes of docs/GUIDE.md, each with the server that it is for: what clients multiplex is charged, and a limit with
-//! conditions refuses.
+//! Tests of the recipes in docs/GUIDE.md, each with its server. Multiplexed requests of clients are charged, and a
+//! limit with conditions refuses requests.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs::{self, OpenOptions};
@@ -16,7 +16,7 @@ use netlab::{Child, certificate, needs_root, serving, without_offloads};
 const GUIDE: &str = include_str!("../../docs/GUIDE.md");
 const REQUESTS: u32 = 500;
 
-/// Returns the fenced texts of a recipe, by their language.
+/// Returns the fenced texts of a recipe, each with its language.
 fn recipe(title: &str) -> Vec<(&'static str, &'static str)> {
     let chapter = GUIDE.split("\n## ").find(|chapter| chapter.starts_with("Recipes\n")).unwrap();
     let recipe = chapter.split("\n### ").find(|recipe| recipe.starts_with(&format!("{title}\n"))).unwrap();
@@ -28,14 +28,14 @@ fn text_of(title: &str, language: &str) -> &'static str {
     recipe(title).into_iter().find(|(of, _)| *of == language).unwrap().1
 }
 
-/// Puts the laboratory's paths in the place of the host's.
+/// Replaces the host's paths by the laboratory's.
 fn here(text: &str, directory: &Path) -> String {
     let mut out = text.replace("/usr/bin/ratelimitd", binary().to_str().unwrap());
     out = out.replace("/run/ratelimitd/log.sock", directory.join("log.sock").to_str().unwrap());
     for logs in ["/var/log/nginx/", "/var/log/apache2/", "/var/log/caddy/", "/var/log/"] {
         out = out.replace(logs, &format!("{}/", directory.display()));
     }
-    // The laboratory has an interface of its own, and its servers run as root.
+    // The laboratory has its own interface, and its servers run as root.
     out = out.replace("interfaces = [\"eth0\"]\n", "");
     [" group=haproxy", " group=www-data"].into_iter().fold(out, |out, group| out.replace(group, ""))
 }
@@ -44,11 +44,11 @@ fn absent(program: &str) -> Option<String> {
     (!is_there(program)).then(|| format!("there is no {program}; `cargo xtask setup` installs it"))
 }
 
-/// Runs a recipe: a server with this configuration, and the daemon with the recipe's rule beside a limit of logins. `beside`
-/// starts what takes the server's lines on.
+/// Tests a recipe with a server of this configuration, and the daemon with the recipe's rule and a limit of logins.
+/// `beside` starts the program that receives the server's lines.
 fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl FnOnce(&Lab) -> Option<Rsyslog>) {
     let lab = Lab::new();
-    // As where systemd runs.
+    // The value that systemd sets.
     lab.server.run(&["sh", "-c", "echo 512 > /proc/sys/net/unix/max_dgram_qlen"]).unwrap();
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
@@ -114,7 +114,7 @@ tls {{root}}/certificate.pem {{root}}/key.pem\nrespond \"ok\"\n{log}}}\n"
     )
 }
 
-/// Writes datagrams to a log as rsyslog does by default, until it is dropped.
+/// A replacement for rsyslog that writes datagrams to a log in its default format, until it is dropped.
 struct Rsyslog {
     socket: PathBuf,
     thread: Option<JoinHandle<()>>,

@@ -1,5 +1,5 @@
-//! Refusals that tell: what a client, its server's socket and the table of tracked connections are left with, and that
-//! nobody is sent more than he has sent.
+//! Tests of refusals that are reported: the state of the client, of its server's socket and of the connection tracking
+//! table. Nobody is sent more than they have sent.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -29,11 +29,11 @@ use ratelimit_datapath::Datapath as _;
 use ratelimit_datapath::kernel::{Flood, Generator};
 use ratelimit_policy::desired::{RefuseWith, WindowForm};
 
-/// TCP repeats what is not acknowledged after 200 ms and what the way takes; the machine may be busy.
+/// Time for one TCP retransmission on a busy machine. TCP retransmits after 200 ms and the round trip.
 const ONE_REPETITION: Duration = Duration::from_millis(1_500);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
-/// Asks once more; how long it took to be told that the connection is reset.
+/// Sends one more request, and returns the time until the connection was reset.
 fn is_reset_within(stream: &mut TcpStream) -> Duration {
     let begun = Instant::now();
     stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
@@ -47,7 +47,7 @@ fn reset_count(lab: &Lab) -> u64 {
     number(&lab.stats(), "/reasons/reset")
 }
 
-/// What is counted is whole: each packet passed or was dropped, and what became a reset was dropped.
+/// Asserts that the counts are complete: each packet passed or was dropped, and each reset is a dropped packet.
 fn assert_whole(lab: &Lab) {
     let [received, passed, dropped, _] = packets(&lab.stats());
     assert_eq!(received, passed + dropped);
@@ -59,7 +59,7 @@ fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
     needs_root!();
     let modes = [
         ("xdp_mode = \"native\"", "reset"),
-        // A page is sent in native mode alone.
+        // A page is sent in native mode only.
         ("xdp_mode = \"generic\"", "429"),
         ("hook = \"tcx\"", "429"),
         ("hook = \"tcx\"", "reset"),
@@ -138,7 +138,7 @@ fn a_client_that_tries_again_and_again_is_told_each_time() {
     let _daemon = start(&lab, "", "reset", "limits = [\"2/1h\"]");
     let mut admitted = lab.open(CLIENTS[0], 80);
     assert!((0..2).all(|_| is_answered(&mut admitted, HANGS_AFTER)));
-    // The guard passes twice as many connections as requests: what it refuses is told, too.
+    // The guard passes twice as many connections as requests. Its refusals are reported too.
     for attempt in 0..10 {
         let mut stream = lab.open(CLIENTS[0], 80);
         let port = stream.local_addr().unwrap().port();
@@ -164,7 +164,7 @@ fn a_ban_resets_each_connection_of_its_source_as_it_goes_on() {
     assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER));
 }
 
-/// Tries to connect; what came of it, and after how long.
+/// Tries to connect, and returns the result and the time that took.
 fn connects(lab: &Lab, from: &str, port: u16, within: Duration) -> (Result<(), Errno>, Duration) {
     let from: IpAddr = from.parse().unwrap();
     let to = SocketAddr::new(SERVER[usize::from(from.is_ipv6())].parse().unwrap(), port);
@@ -224,8 +224,8 @@ fn a_refused_request_is_reset_over_an_interface_without_an_ethernet_header_too()
     assert_whole(&lab);
 }
 
-/// What a listener hears that the client with this link address has not sent, in frames and bytes, once nothing more
-/// comes.
+/// Returns the frames and bytes that a listener receives from senders other than this client, once nothing more
+/// arrives.
 fn heard(listener: &PacketSocket, client: &[u8]) -> (usize, usize) {
     let (mut frames, mut bytes, mut quiet_since) = (0, 0, Instant::now());
     while quiet_since.elapsed() < Duration::from_millis(300) {
@@ -263,7 +263,7 @@ fn nothing_answers_datagrams_and_segments_that_can_be_forged() {
     assert_eq!(heard(&listener, &client), (0, 0));
 }
 
-/// From the first client to port 80 of the server: a datagram, or a segment of no connection.
+/// Returns a frame from the first client to the server's port 80: a datagram, or a segment without a connection.
 fn frame_of_the_client(wire: &RawWire, protocol: u8) -> Vec<u8> {
     let from = CLIENTS[0].parse().unwrap();
     if protocol == TCP {
@@ -318,7 +318,7 @@ fn a_million_refused_syns_as_fast_as_the_kernel_takes_them_are_each_refused_and_
     let flood = Flood { frame: padded(frame, 60), sources: in_turn("10.9.0.200", 0), others: None, connections: None };
     let mut generator = lab.client.inside(|| Ok(Generator::load_answered(&flood, "c0")?)).unwrap();
     let before = taken_by_the_client(&lab);
-    // What the pair has no room for never gets to the program.
+    // Frames that exceed the pair's capacity never reach the program.
     let (mut received, begun) = (0, Instant::now());
     while received < SYNS && begun.elapsed() < HANGS_AFTER {
         lab.client.inside(|| Ok(generator.send(100_000)?)).unwrap();
@@ -331,12 +331,12 @@ fn a_million_refused_syns_as_fast_as_the_kernel_takes_them_are_each_refused_and_
     assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), refused, "{stats:#}");
     assert_eq!(number(&stats, "/reasons/reset"), refused, "every one");
     let answers = taken_by_the_client(&lab) - before;
-    // The server answers those that were admitted, and asks for who has sent them.
+    // The server answers those that were admitted, and sends requests to resolve their senders' addresses.
     assert!((refused / 2..=refused + 10 * ADMITTED).contains(&answers), "{answers} of {refused}");
     assert_whole(&lab);
 }
 
-/// Frames that the client's end has taken so far.
+/// Returns the number of frames that the client's end has taken so far.
 fn taken_by_the_client(lab: &Lab) -> u64 {
     let output = lab.client.run(&["ethtool", "-S", "c0"]).unwrap();
     let count = |line: &str| {
@@ -373,7 +373,7 @@ fn a_refused_segment_becomes_the_reset_of_its_client_and_its_repetitions_pass_as
         let tagged = [&sent[..12], &[0x81, 0, 0, 7], &sent[12..]].concat();
         let (action, reset) = program.kernel().test_run_of(&tagged)?;
         assert_eq!((action, reset.len(), &reset[..18]), (2, 18 + 40, &tagged[..18]), "the tag stays");
-        // The server's socket is gone: what comes again is for the kernel, a few times.
+        // The server's socket is gone. A retransmission goes to the kernel, a few times.
         drop(second);
         drop(first);
         for _ in 0..8 {

@@ -1,5 +1,5 @@
-//! Changing a running daemon by its file: what is good takes effect without forgetting a source, what is bad changes
-//! nothing.
+//! Tests of changing a running daemon by its file: a valid change takes effect without forgetting a source, an invalid
+//! one changes nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -23,7 +23,7 @@ fn write(lab: &Lab, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A file with this limit, and more at its top.
+/// Returns the text of a file with this limit and further keys at its top.
 fn file(lab: &Lab, limit: &str, top: &str) -> String {
     let socket = lab.socket();
     format!(
@@ -43,7 +43,7 @@ fn get(lab: &Lab, path: &str) -> String {
     ask(&mut stream, path)
 }
 
-/// What is served over TCP is at most a second old.
+/// Waits until the metrics contain this line. Metrics over TCP are at most a second old.
 fn await_metric(lab: &Lab, line: &str) {
     once(|| get(lab, "/metrics").lines().any(|has| has == line).then_some(()))
         .unwrap_or_else(|| panic!("no {line:?} in: {}", get(lab, "/metrics")));
@@ -256,7 +256,7 @@ fn a_list_that_others_may_write_is_named_wherever_a_configuration_is_looked_at()
     };
     assert_eq!(named(), [""; 0]);
 
-    // By others, by a group, and by who may put another file in its place.
+    // Writable by others, by a group, or replaceable through its directory.
     for (path, mode, is_safe, words) in [
         (&*list, 0o666, 0o644, "(mode 666): chmod go-w "),
         (&*list, 0o664, 0o644, "(mode 664): chmod go-w "),
@@ -267,7 +267,7 @@ fn a_list_that_others_may_write_is_named_wherever_a_configuration_is_looked_at()
         assert!(of.len() == 1 && of[0].contains(words) && of[0].contains("deny (/"), "{of:?}");
         allow(path, is_safe);
     }
-    // In a sticky directory nobody takes another's file away.
+    // In a sticky directory nobody can remove another user's file.
     allow(directory.parent().unwrap(), 0o1777);
     assert_eq!(named(), [""; 0]);
 

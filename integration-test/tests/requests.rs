@@ -1,5 +1,5 @@
-//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of
-//! this is `cargo xtask accuracy`.
+//! Tests of requests that the real daemon counts and refuses, compared with the log of a real web server. `cargo xtask
+//! accuracy` makes the large table.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -10,31 +10,31 @@ use integration_test::lab::{CLIENTS, Lab, SERVER};
 use netlab::{Child, needs_root, nginx_with_tls, without_offloads};
 use serde_json::Value;
 
-/// The client's first address is what it comes from.
+/// Source address of the client, its first one.
 const CLIENT: &str = CLIENTS[0];
 
 fn web(lab: &Lab) -> Child {
-    // Segments are what they are on a wire.
+    // Segments are as on a wire.
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
     let at = |port: u16| SocketAddr::new(SERVER[0].parse().unwrap(), port);
     nginx_with_tls(&lab.server, lab.directory(), &[at(80)], &[at(443)]).unwrap()
 }
 
-/// Requests in the web server's log.
+/// Returns the number of the client's requests in the web server's log.
 fn logged(lab: &Lab) -> u64 {
     let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
     log.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
 }
 
-/// Requests of the client that are counted.
+/// Returns the number of the client's counted requests.
 fn counted(lab: &Lab) -> u64 {
     let output = lab.ratelimitd(&["check", CLIENT, "--json"]);
     let check: Value = serde_json::from_str(&output.stdout).unwrap();
     check.pointer("/limits/0/used").and_then(Value::as_u64).unwrap()
 }
 
-/// Both, once they do not change any more.
+/// Returns both numbers once they no longer change.
 fn settled(lab: &Lab) -> [u64; 2] {
     netlab::settled(|| Ok([logged(lab), counted(lab)])).unwrap()
 }
@@ -111,7 +111,7 @@ fn a_request_of_several_segments_over_the_limit_is_not_answered() {
 fn a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not() {
     const LIMIT: usize = 5;
     needs_root!();
-    // Its protocol is 262. A client that does not speak it connects by plain TCP.
+    // Multipath TCP is protocol 262. A client without it connects by plain TCP.
     const SERVER_PROGRAM: &str = "\
 import socket, sys
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)

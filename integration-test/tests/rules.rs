@@ -1,5 +1,5 @@
-//! Many rules, in the kernel: who judges what, who passes or is dropped whatever the limits say, bans, and the other
-//! ways to count.
+//! Tests of many rules in the kernel: which rule judges a packet, exceptions from limits, bans, and the other units and
+//! forms of limits.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::time::Instant;
@@ -46,7 +46,7 @@ fn the_first_rule_that_matches_judges_alone() {
 #[test]
 fn a_rule_for_an_address_judges_what_is_sent_there_and_nothing_else() {
     needs_root!();
-    // Every frame is sent to 192.0.2.1 or 2001:db8::1.
+    // Every frame has the destination 192.0.2.1 or 2001:db8::1.
     let here = Rule { to: nets(&["192.0.2.0/28", "2001:db8::1/128"]), ..rule("here", &[80], 1) };
     let there = Rule { to: nets(&["192.0.2.128/25", "2001:db8:ffff::/48"]), ..rule("there", &[80], 0) };
     let mut program = Program::new(&rules(vec![there, here, rule("rest", &[443], 3)]));
@@ -238,7 +238,7 @@ fn a_later_fragment_is_held_to_the_first_rule_that_counts_such() {
     assert_eq!(program.verdict(&fragment()), "not_counted", "nor does one that has ended");
 }
 
-/// How many bans each part of a visit of all has.
+/// Returns the number of bans in each part of a visit of all bans.
 fn visited(program: &mut Program) -> Vec<usize> {
     let mut parts = Vec::new();
     let mut position = Some(BansPosition::default());
@@ -281,7 +281,7 @@ fn the_table_of_bans_makes_room_for_new_ones() {
     program.advance(2 * MINUTE_NS);
     assert_eq!(tidy(&mut program), all as usize, "those past their reset go");
 
-    // Now they end long before their reset.
+    // These bans end long before their reset.
     program.apply(&banning(24 * AGE_NS));
     send(&mut program, all..2 * all);
     program.advance(MINUTE_NS);

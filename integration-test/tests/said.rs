@@ -1,4 +1,4 @@
-//! What the limiter says in its log, and to users without permission, with real packets and users.
+//! Tests of the limiter's messages in its log, and to users without permission, with real packets and users.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, assert_refused, binary, run};
 use nix::sys::signal::Signal;
 
-/// So small that a user without privileges finds nothing of his own.
+/// User ID of nobody, an unprivileged user without files.
 const NOBODY: &str = "65534";
 
-/// Goes over a limit of one connection, over one that is open: a SYN alone bans nobody.
+/// Exceeds a limit of one connection by data on an open one, because a SYN alone bans nobody.
 fn exceed(lab: &Lab, from: &str) {
     let mut open = lab.open(from, 80);
     lab.assert_blocked(from, 80);
@@ -76,7 +76,7 @@ fn who_may_not_is_told_who_may_and_what_to_type() {
     needs_root!();
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
-    // The rest of the way to the socket is anybody's.
+    // Everybody may access the other directories on the way to the socket.
     fs::set_permissions(lab.directory(), Permissions::from_mode(0o711)).unwrap();
     let copy = lab.directory().join("ratelimitd");
     fs::copy(binary(), &copy).unwrap();
@@ -92,7 +92,7 @@ fn who_may_not_is_told_who_may_and_what_to_type() {
     assert_refused(&denied, 77, &["only root and the user that the daemon runs as", &typed("deny 192.0.2.7")]);
     assert!(!denied.stderr.contains("usermod"), "its group may not either: {}", denied.stderr);
     assert_refused(&as_nobody(&["stats"]), 77, &["members of the group ratelimitd may read", &typed("stats")]);
-    // One who may read, as a member of its group.
+    // A user who may read the socket, like a member of its group.
     fs::set_permissions(lab.socket(), Permissions::from_mode(0o666)).unwrap();
     assert_eq!(as_nobody(&["stats"]).code(), 0);
     assert_refused(&as_nobody(&["deny", "192.0.2.7"]), 77, &["only root and the user", &typed("deny 192.0.2.7")]);

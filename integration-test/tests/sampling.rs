@@ -1,4 +1,4 @@
-//! Which packets of unknown sources are sampled under overload: no sender can foresee it.
+//! Tests of the sampling of unknown sources under overload: no sender can predict which packets are sampled in.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::SYN;
@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 use ratelimit_common::layout::Unit;
 use ratelimit_policy::desired::WindowForm;
 
-/// Under overload, at which one in 16 is sampled in.
+/// Sampling shift of the overload, at which one in 16 is sampled in.
 const SHIFT: u32 = 4;
-/// Enough that two sequences are the same once in 2^180.
+/// Number of packets in a sequence, enough that two sequences are equal once in 2^180.
 const PACKETS: u32 = 400;
 
 fn program() -> Program {
@@ -21,12 +21,12 @@ fn program() -> Program {
     Program::with_room(&policy(&[limit(1000, Unit::Connections, WindowForm::Strict)]), room)
 }
 
-/// A SYN from one of so many sources.
+/// Returns a SYN from the source with this number.
 fn syn(number: u32) -> Vec<u8> {
     frame(IPV4, V4 { source: (0x0800_0000 + number).to_be_bytes(), ..V4::of(TCP) }.around(tcp(80, SYN)))
 }
 
-/// Which of the next packets are sampled in on this CPU, each of another new source.
+/// Returns which of the next packets are sampled in on this CPU, each from another new source.
 fn sampled_in(program: &mut Program, next: &mut u32) -> Vec<bool> {
     while program.shift() < SHIFT {
         for _ in 0..100 {
@@ -68,7 +68,7 @@ fn two_cpus_of_one_load_sample_others_of_as_many_packets() {
         let mut only = CpuSet::new();
         only.set(cpu).unwrap();
         sched_setaffinity(Pid::from_raw(0), &only).unwrap();
-        // The overload of the other CPU does not count here: this one gets as much, by as many samples.
+        // The other CPU's overload does not count here. This CPU reaches the same overload by as many samples.
         for _ in 0..40_000 {
             next += 1;
             program.passes(&syn(next));
@@ -88,7 +88,7 @@ fn each_possible_cpu_starts_its_samples_elsewhere_in_each_load() {
         assert_eq!(cpus.len(), possible_cpus());
         begun.extend(cpus.iter().map(|cpu| cpu.random));
     }
-    // By chance two of 256 would be the same once in 2^49 runs.
+    // Two of 256 would be equal by chance once in 2^49 runs.
     let all = begun.len();
     begun.sort_unstable();
     begun.dedup();
@@ -96,7 +96,7 @@ fn each_possible_cpu_starts_its_samples_elsewhere_in_each_load() {
     assert!(!begun.contains(&0));
 }
 
-/// CPUs that are there or may be plugged in, as the kernel says: `0-1`, or `0`, and at most a few ranges.
+/// Returns the number of CPUs that are present or may be plugged in. The kernel lists a few ranges, such as `0-1`.
 fn possible_cpus() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     let ends = |range: &str| -> (usize, usize) {

@@ -1,4 +1,4 @@
-//! As many sources as the design speaks of.
+//! Test of the maximum number of sources in the design.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use netlab::{PacketSocket, needs_root};
 
 const SOURCES: u32 = 1_000_000;
 const SENDERS: u32 = 2;
-/// The daemon's own, whatever else runs on the machine.
+/// Maximum CPU time of the daemon itself, whatever else runs on the machine.
 const CPU_MAX: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -27,7 +27,7 @@ fn statistics_of_a_million_sources_come_in_time() {
                 let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
                 let mut syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));
                 for source in (part..SOURCES).step_by(SENDERS as usize) {
-                    // 20.0.0.0 and on; nobody looks at the checksum.
+                    // From 20.0.0.0 on. Nobody checks the checksum.
                     syn[26..30].copy_from_slice(&(0x1400_0000 + source).to_be_bytes());
                     sender.send(&syn).unwrap();
                 }

@@ -1,4 +1,4 @@
-//! `stats` on a terminal of 80x24, and `--watch` while the daemon goes away and comes back.
+//! Tests of `stats` on a terminal of 80x24, and of `--watch` while the daemon goes away and comes back.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +10,8 @@ use nix::unistd::Pid;
 
 const LIMIT: [&str; 4] = ["--iface", "s0", "--limit", "10/1h connections"];
 
-/// The binary on a terminal of 80x24, which writes its own number to `pid` and all that it shows to `shown`.
+/// Returns a command for the binary on a terminal of 80x24. It writes its process ID to `pid` and its output to
+/// `shown`.
 fn on_terminal(lab: &Lab, line: &str) -> Command {
     let mut command = lab.command("script");
     let typed = format!("stty rows 24 cols 80; echo $$ > pid; exec {} {line}", binary().display());
@@ -23,7 +24,7 @@ fn shown(lab: &Lab) -> String {
     String::from_utf8_lossy(&fs::read(lab.directory().join("shown")).unwrap_or_default()).into_owned()
 }
 
-/// The lines between those of `script` itself.
+/// Returns the lines between those of `script` itself.
 fn lines(shown: &str) -> Vec<&str> {
     shown.lines().filter(|line| !line.starts_with("Script ")).collect()
 }

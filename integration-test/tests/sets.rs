@@ -1,4 +1,4 @@
-//! Exports and imports against the real ipset and nft, address by address, over random nested lists.
+//! Tests of exports and imports with the real ipset and nft, address by address, over random nested lists.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeSet;
@@ -21,12 +21,12 @@ use ratelimit_report::entries::{self, Format, Row};
 use ratelimit_report::snapshot::{Author, Clocks, ListReport, Listed, State};
 use serde_json::Value;
 
-/// Random lists of each test. // 6 x 24 addresses x 2 tools x 2 families, a process each in nft
+/// Number of random lists in each test. nft needs a process for each address: 6 x 24 addresses x 2 tools x 2 families.
 const CASES: u64 = 6;
-/// Addresses of a list that are asked about.
+/// Number of a list's addresses that are checked.
 const ADDRESSES: usize = 24;
 
-/// A program in the namespace with this standard input.
+/// Runs a program in the namespace with this standard input.
 fn with_input(namespace: &Namespace, program: &[&str], input: &str) -> Output {
     let mut command = namespace.command(program[0]);
     command.args(&program[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -44,7 +44,7 @@ fn done(output: &Output, what: &str) -> String {
     output.stdout.clone()
 }
 
-/// Those of the addresses that a set of ipset matches.
+/// Returns the addresses that an ipset matches.
 fn in_ipset(namespace: &Namespace, set: &str, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
     let asked: String = addresses.iter().map(|of| format!("test {set} {of}\n")).collect();
     let said = with_input(namespace, &["ipset", "-"], &asked).stderr;
@@ -57,7 +57,7 @@ fn in_ipset(namespace: &Namespace, set: &str, addresses: &[IpAddr]) -> BTreeSet<
     addresses.iter().filter(found).copied().collect()
 }
 
-/// Those of the addresses that a set of nft matches.
+/// Returns the addresses that an nft set matches.
 fn in_nft(namespace: &Namespace, set: &str, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
     let is_in = |of: &&IpAddr| {
         let element = format!("{{ {of} }}");
@@ -70,13 +70,13 @@ fn in_nft(namespace: &Namespace, set: &str, addresses: &[IpAddr]) -> BTreeSet<Ip
     addresses.iter().filter(is_in).copied().collect()
 }
 
-/// Those of the addresses that rows deny.
+/// Returns the addresses that these rows deny.
 fn in_rows(rows: &[Row], addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
     let is_in = |of: &&IpAddr| rows.iter().any(|row| row.prefix.contains(*of));
     addresses.iter().filter(is_in).copied().collect()
 }
 
-/// A prefix in a small part of one family, or now and then a very wide one.
+/// Returns a random prefix in a small part of one family, or occasionally a very wide one.
 fn any_prefix(random: &mut Random, is_ipv6: bool) -> IpNet {
     let host = u8::try_from(random.below(256)).unwrap();
     let length = |random: &mut Random, narrow: u64, longest: u64| {
@@ -93,7 +93,7 @@ fn any_prefix(random: &mut Random, is_ipv6: bool) -> IpNet {
     prefix.unwrap().trunc()
 }
 
-/// The edges of prefixes, what lies beside them, and others.
+/// Returns the edges of prefixes, their neighbours, and other addresses.
 fn addresses(random: &mut Random, prefixes: &[IpNet], is_ipv6: bool) -> Vec<IpAddr> {
     let mut all = BTreeSet::new();
     for prefix in prefixes {
@@ -116,12 +116,12 @@ fn addresses(random: &mut Random, prefixes: &[IpNet], is_ipv6: bool) -> Vec<IpAd
         all.swap_remove(out);
     }
     all.extend((0..4).map(|_| any_prefix(random, is_ipv6).addr()));
-    // ipset takes no zero address.
+    // ipset accepts no zero address.
     all.retain(|of| !of.is_unspecified());
     all
 }
 
-/// A list of nested entries, as the daemon has them, with bans.
+/// A list of nested entries as the daemon has them, with bans.
 struct Nested {
     entries: Vec<Entry>,
     bans: Vec<IpNet>,
@@ -149,7 +149,7 @@ impl Nested {
         Self { entries, bans, clocks }
     }
 
-    /// As `list` reports it.
+    /// Returns the report that `list` gives.
     fn report(&self) -> ListReport {
         let deciding: Vec<*const Entry> =
             deciding(&self.entries, self.clocks.now).into_iter().map(std::ptr::from_ref).collect();
@@ -166,7 +166,7 @@ impl Nested {
         ListReport { schema: 1, time: self.clocks.wall, entries, omitted: Vec::new(), would_ban: Vec::new() }
     }
 
-    /// Those of the addresses that packets are dropped of: by what `access` says, and by bans where it says nothing.
+    /// Returns the addresses with dropped packets: by the access list, or by bans if no entry covers them.
     fn denied(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
         let access = merged(&self.entries, self.clocks.now);
         let is_denied =
@@ -206,7 +206,7 @@ fn the_real_sets_of_an_export_match_what_access_denies_address_by_address() {
                 denied,
                 "seed {seed}, nft\n{nft}"
             );
-            // What the tools print of them is the same again, and so is each export.
+            // Importing the tools' output and each export gives the same list again.
             let plain = entries::export(&rows, Format::Plain, now);
             for text in [&saved, &listed, &plain, &nft, &ipset] {
                 let again = entries::import(text, Timestamp::now()).unwrap();
@@ -252,7 +252,7 @@ fn an_import_denies_what_the_sets_of_the_real_ipset_match_and_nothing_else() {
             }
             done(&with_input(&namespace, &["ipset", "restore"], &script), &script);
             let asked = addresses(&mut random, &prefixes, is_ipv6);
-            // A bitmap is asked about its range alone.
+            // A bitmap is only queried within its range.
             let asked: Vec<IpAddr> = match set {
                 "range" => asked.into_iter().filter(|of| of.to_string().starts_with("198.51.100.")).collect(),
                 _ => asked,
@@ -261,11 +261,11 @@ fn an_import_denies_what_the_sets_of_the_real_ipset_match_and_nothing_else() {
             for program in [["ipset", "save", set], ["ipset", "list", set]] {
                 let text = done(&namespace.run(&program).unwrap(), set);
                 let read = entries::import(&text, Timestamp::now()).unwrap();
-                // Only an exception that ends before its set's other elements is named.
+                // Only exceptions that end before the set's other elements are reported.
                 assert!(read.refused.iter().all(|of| of.problem.contains("ends before")), "{:?}", read.refused);
                 assert_eq!(in_rows(&read.rows, &asked), matched, "seed {seed}\n{text}");
             }
-            // A script by hand is the set that it makes.
+            // A manual script gives the set that it creates.
             let read = entries::import(&script, Timestamp::now()).unwrap();
             assert_eq!(in_rows(&read.rows, &asked), matched, "seed {seed}\n{script}");
         }
@@ -300,7 +300,7 @@ fn an_import_denies_what_the_sets_of_the_real_nft_match_and_nothing_else() {
             );
             let loaded = with_input(&namespace, &["nft", "-f", "-"], &script);
             if loaded.code() != 0 {
-                // nft does not merge elements with different times that overlap.
+                // nft does not merge overlapping elements with different times.
                 assert!(loaded.stderr.contains("conflict") || loaded.stderr.contains("overlap"), "{}", loaded.stderr);
                 continue;
             }
@@ -359,7 +359,7 @@ fn the_daemon_exports_nobody_whom_it_allows_and_imports_no_exception_as_a_denial
     let rows = entries::import(&reason, Timestamp::now()).unwrap().rows;
     assert!(!in_rows(&rows, &asked).contains(&asked[4]) && in_rows(&rows, &asked).contains(&asked[5]), "{reason}");
 
-    // Imported again, each export changes nothing.
+    // Importing each export again changes nothing.
     let listed = || done(&lab.ratelimitd(&["list", "--format", "plain"]), "list");
     let entries_now = || {
         let list: Value = serde_json::from_str(&done(&lab.ratelimitd(&["list", "--json"]), "list")).unwrap();

@@ -1,5 +1,5 @@
-//! The parser's promise about the network stack, asked of the network stack: what is malformed or no IP reaches no
-//! socket, so that passing it is no way around a limit.
+//! Tests of the parser's assumption with the real network stack. Malformed frames and frames without IP reach no
+//! socket, so passing them is no way around a limit.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use integration_test::lab::once;
 use netlab::{End, Namespace, PacketSocket, UdpCounter, needs_root, veth};
 use ratelimit_common::packet::{Parsed, parse};
 
-/// Datagrams to a real server, each from an address of its own, which is how the server tells them apart.
+/// A real server for datagrams. Each datagram has its own source address, by which the server identifies it.
 struct Stack {
     client: PacketSocket,
     server: UdpCounter,
@@ -37,18 +37,18 @@ impl Stack {
         }
     }
 
-    /// Which of the frames reach the server.
+    /// Returns the names of the frames that reach the server.
     fn reached(&self, frames: &[(&str, Vec<u8>)]) -> Vec<String> {
         for (_, frame) in frames {
             let mut frame = frame.clone();
             frame[..6].copy_from_slice(&self.server_link);
             self.client.send(&frame).unwrap();
         }
-        // Something that does arrive, sent last, says that the rest has had its time.
+        // The arrival of a valid frame, sent last, shows that all others have been processed.
         let mut last = frame(IPV4, V4 { source: source(LAST), ..V4::of(UDP) }.around(udp(443, [0; 4])));
         last[..6].copy_from_slice(&self.server_link);
         self.client.send(&last).unwrap();
-        // A sound datagram reaches the server.
+        // A valid datagram reaches the server.
         once(|| self.server.datagrams().contains_key(&source(LAST).into()).then_some(())).unwrap();
         let seen = self.server.datagrams();
         let reached = (0..frames.len()).filter(|row| seen.contains_key(&source(*row).into()));
@@ -58,14 +58,14 @@ impl Stack {
 
 const LAST: usize = 250;
 
-/// The source address of a row.
+/// Returns the source address of a row.
 fn source(row: usize) -> [u8; 4] {
     [198, 51, 101, u8::try_from(row).unwrap()]
 }
 
 type Row = (&'static str, fn(V4) -> Vec<u8>);
 
-/// Shapes of a datagram to UDP 443, in the row's own source address.
+/// Shapes of a datagram to UDP 443, with the row's own source address.
 const SHAPES: &[Row] = &[
     ("sound", |ip| frame(IPV4, ip.around(datagram()))),
     ("one priority tag", |ip| tagged(&[(VLAN, 0)], IPV4, ip.around(datagram()))),

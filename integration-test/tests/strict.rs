@@ -1,5 +1,5 @@
-//! What cannot be told is judged strictly: fragments of TCP, header chains that cannot be parsed, datagrams that look
-//! like QUIC, and flows that nothing counts.
+//! Tests of strict verdicts on ambiguous packets: TCP fragments, header chains that cannot be parsed, datagrams that
+//! look like QUIC, and uncounted flows.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::{ACK, SYN};
@@ -17,7 +17,7 @@ use ratelimit_policy::desired::{
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
-/// So many of these in five minutes.
+/// Returns a strict limit of this amount in five minutes.
 fn strict(amount: u64, unit: Unit) -> Limit {
     limit(amount, unit, WindowForm::Strict)
 }
@@ -26,19 +26,19 @@ fn requests(amount: u64) -> Policy {
     policy(&[strict(amount, Unit::Requests)])
 }
 
-/// A rule for one TCP port, under a name and in a window of its own.
+/// Returns a rule for one TCP port, with its own name and window.
 fn rule(name: &str, port: u16, amount: u64, unit: Unit) -> Rule {
     let of_rule = Limit { slot: slot(name, unit, 60_000_000_000), ..strict(amount, unit) };
     Rule::new(name.into(), Ports { tcp: vec![(port, port)], udp: Vec::new(), other_protocols: false }, vec![of_rule])
 }
 
-/// A segment to port 80 that begins so far into its connection.
+/// Returns a segment to port 80 at this offset of its connection.
 fn segment(at: usize, data: &[u8]) -> Vec<u8> {
     let sequence = u32::try_from(1000 + at).unwrap();
     Segment { sequence, data, options: &[1, 1, 1, 1], ..Segment::to(80, ACK) }.bytes()
 }
 
-/// The first fragment of a segment, in IPv4 and IPv6.
+/// Returns the first fragment of a segment, in IPv4 and IPv6.
 fn first_of(bytes: &[u8]) -> [Vec<u8>; 2] {
     [
         frame(IPV4, V4::fragment(TCP, 0, true).around(bytes)),
@@ -46,7 +46,7 @@ fn first_of(bytes: &[u8]) -> [Vec<u8>; 2] {
     ]
 }
 
-/// A later fragment whose header says that it is of this protocol.
+/// Returns a later fragment with a header that names this protocol, in IPv4 and IPv6.
 fn later_of(protocol: u8) -> [Vec<u8>; 2] {
     [
         frame(IPV4, V4::fragment(protocol, 3, false).around([7; 64])),
@@ -54,7 +54,7 @@ fn later_of(protocol: u8) -> [Vec<u8>; 2] {
     ]
 }
 
-/// A SYN to this port behind so many destination options.
+/// Returns a SYN to this port behind `len` destination options.
 fn behind_options(len: usize, port: u16) -> Vec<u8> {
     frame(IPV6, V6::of(DEST_OPTIONS).around(chain(len, TCP, tcp(port, SYN))))
 }
@@ -80,14 +80,14 @@ fn a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connecti
     let mut program = Program::new(&requests(100));
     assert_eq!(program.passed(&fragment, 4), 4);
     assert_eq!(program.kernel().remembered().unwrap(), [0, 1], "that there was one");
-    // What comes behind it is judged as the first of its connection.
+    // The data behind the fragment is judged as the first of its connection.
     assert_eq!(program.verdict(&whole(0)), "within_limit");
-    // Had it been taken for a part of the connection, the whole one behind it would be sent again, and free.
+    // If the fragment counted as part of the connection, the whole request behind it would be a free retransmission.
     let mut program = Program::new(&requests(3));
     assert_eq!(program.verdict(&whole(0)), "within_limit");
     assert_eq!(program.verdict(&fragment), "within_limit");
     assert_eq!(program.verdict(&whole(GET.len())), "within_limit");
-    // Sent again, it is none; and what is in a fragment counts each time.
+    // A retransmission is not counted, but data in a fragment is counted each time.
     assert_eq!(program.verdict(&whole(GET.len())), "not_counted");
     assert_eq!(program.verdict(&fragment), "over_limit");
 }
@@ -110,7 +110,7 @@ fn a_later_fragment_is_one_request_unless_it_is_certain_that_it_is_not_of_tcp() 
     needs_root!();
     let mut program = Program::new(&requests(2));
     let [tcp_v4, tcp_v6] = later_of(TCP);
-    // Reassembly ignores what a later fragment of IPv6 says of its protocol.
+    // Reassembly ignores the protocol in a later fragment of IPv6.
     let [udp_v4, udp_v6] = later_of(UDP);
     for counted in [tcp_v4, tcp_v6, udp_v6] {
         program.advance(3_600_000_000_000);
@@ -133,7 +133,7 @@ fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
         Policy { rules, ..requests(1) }
     };
     for [later, of_udp] in later_of(TCP).into_iter().zip(later_of(UDP)).map(|(of_tcp, of_udp)| [of_tcp, of_udp]) {
-        // Whichever of them has the least room, and not only the first that counts volume.
+        // The rule with the least room decides, not only the first one that counts volume.
         for (web, api, flood) in [(3, 50, 50), (50, 3, 50), (50, 50, 3)] {
             let mut program = Program::new(&rules(web, api, flood));
             assert_eq!(program.passed(&later, 9), 3, "web {web}, api {api}, flood {flood}");
@@ -144,7 +144,7 @@ fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
             assert_eq!(program.passed(&of_udp, 9), 9, "one of UDP is held to volume alone");
         }
     }
-    // A dry run drops nothing, and keeps no packet from the next.
+    // A dry run drops nothing, and hides no packet from the next rule.
     let mut trying = rules(50, 3, 50);
     trying.rules[2].mode = Mode::DryRun;
     let mut program = Program::new(&trying);
@@ -180,7 +180,7 @@ fn what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it() {
         let mut program = Program::new(&dropping);
         assert_eq!([program.verdict(&frame), program.verdict(&frame)], ["too_many_headers"; 2]);
         assert_eq!(program.verdict(&behind_options(8, 80)), "within_limit", "nothing was charged for it");
-        // It is a matter of the policy that packets read, so a reload changes it.
+        // The packet path reads this from the policy, so a reload changes it.
         program.apply(&counting);
         program.advance(3_600_000_000_000);
         assert_eq!([program.verdict(&frame), program.verdict(&frame)], ["within_limit", "over_limit"]);
@@ -223,7 +223,7 @@ fn on_ports_that_speak_no_quic_each_datagram_is_a_request_whatever_it_looks_like
         let mut program = Program::new(&policy);
         let initial = [quic(0xc0, 1), vec![0; 1200]].concat();
         assert_eq!(program.verdict(&to(port, &initial)), "within_limit");
-        // An acknowledgement, by its size; with a first bit that an Initial has not; a part of a body.
+        // An acknowledgement by its size; one without the first bits of an Initial; a part of a body.
         let looks_free = [[0x40; 33].as_slice(), &[0xe0; 40], &[0x40; 1200], &[0x40; 34]].map(|data| to(port, data));
         let words: Vec<_> = looks_free.iter().cycle().take(6).map(|frame| program.verdict(frame)).collect();
         let expected = if is_quic {
@@ -261,13 +261,13 @@ fn an_initial_behind_another_packet_of_its_datagram_opens_as_one_in_front_does()
         let words: Vec<_> = (0..24).map(|_| program.verdict(&datagram)).collect();
         (words.iter().filter(|word| **word == "within_limit").count(), words[23])
     };
-    // 0-RTT and Handshake of both versions: each run of eight is one connection, and the third is refused.
+    // 0-RTT and Handshake of both versions: each run of eight is one connection, and the third run is refused.
     for (first, version) in [(0xd0, 1), (0xe0, 1), (0xe0, VERSION_2), (0xf0, VERSION_2)] {
         assert_eq!(opened(first, version, 1200), (2, "over_limit"), "{first:x} of {version:x}");
-        // No server takes an Initial from so short a datagram. The first one opens the flow.
+        // No server accepts an Initial in such a short datagram. The first one opens the flow.
         assert_eq!(opened(first, version, 1199), (1, "not_counted"), "{first:x} of {version:x}");
     }
-    // Behind a Retry and a short header there is nothing.
+    // Nothing follows a Retry or a short header.
     for (first, version) in [(0xf0, 1), (0xc0, VERSION_2), (0x40, 1)] {
         assert_eq!(opened(first, version, 1200), (1, "not_counted"), "{first:x} of {version:x}");
     }
@@ -296,14 +296,14 @@ fn a_guard_drops_urgent_data() {
     assert_eq!(program.verdict(&urgent(&[])), "not_counted", "there is none");
 }
 
-/// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing
-/// of it.
+/// Returns a datagram of its own flow with the short header of a QUIC acknowledgement, which no limit of requests
+/// counts.
 fn uncounted(number: u32) -> Vec<u8> {
     let [_, b, c, d] = number.to_be_bytes();
     frame(IPV4, V4 { source: [17, b, c, d], ..V4::of(UDP) }.around(udp_from(1024, 443, [0x40; 40])))
 }
 
-/// A segment of a connection of its own from the middle of TLS, of which a limit of requests counts nothing.
+/// Returns a segment from the middle of TLS in its own connection, which no limit of requests counts.
 fn middle_of_tls(number: u32) -> Vec<u8> {
     let [_, b, c, d] = number.to_be_bytes();
     let data = [b"\x16\x03\x03\x00\x30".as_slice(), &[7; 48]].concat();
@@ -346,7 +346,7 @@ fn a_flow_that_is_counted_is_remembered_under_overload() {
     );
     let of =
         |source_port| frame(IPV4, V4 { source: SOURCE_V4, ..V4::of(UDP) }.around(udp_from(source_port, 80, [7; 9])));
-    // Charged twice it is known.
+    // A source that was charged twice is known.
     assert_eq!([program.verdict(&of(1)), program.verdict(&of(2))], ["within_limit"; 2]);
     for number in 0..4000 {
         program.passes(&uncounted(number));

@@ -1,5 +1,5 @@
-//! Over a wire, to real servers: what is cut into fragments, behind too many headers, or made to look like QUIC
-//! reaches them no more often than the limit says.
+//! Tests over a wire with real servers. Fragments, long header chains and datagrams that look like QUIC reach a server
+//! no more often than the limit allows.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -15,13 +15,13 @@ use netlab::{Namespace, PacketSocket, UdpCounter, needs_root, nginx, without_off
 use nix::sys::signal::Signal;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-/// Addresses on the clients' link that no kernel has, so that nobody but the test answers for them.
+/// Addresses on the clients' link that no kernel has, so that only the test answers for them.
 const RAW: [&str; 2] = ["10.9.0.77", "fd09:0:0:c::77"];
 const LIMIT: u64 = 10;
-/// Between two looks at whether it was dropped that nothing is heard.
+/// Interval at which the counters are checked for a drop while nothing is received.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A client whose TCP is the test's own.
+/// A client with the test's own TCP.
 struct RawClient<'a> {
     lab: &'a Lab,
     sender: PacketSocket,
@@ -63,7 +63,7 @@ impl<'a> RawClient<'a> {
         }
     }
 
-    /// A segment with its checksum, and so many bytes of options.
+    /// Returns a segment with options and a valid checksum.
     fn segment(&self, flags: u8, data: &[u8]) -> Vec<u8> {
         let segment = Segment {
             source_port: self.source_port,
@@ -112,7 +112,7 @@ impl<'a> RawClient<'a> {
         self.send(V4::of(TCP), TCP, &self.segment(flags, data));
     }
 
-    /// Sends this, and takes what the server says until this holds; it does not where the limiter drops something.
+    /// Sends with `send`, and receives until `until` holds. Returns false if the limiter drops something.
     fn hears(&mut self, flags: u8, send: impl FnOnce(&Self), until: impl Fn(&Self) -> bool) -> bool {
         let dropped = |client: &Self| packets(&client.lab.stats())[2];
         let before = dropped(self);
@@ -147,7 +147,7 @@ impl<'a> RawClient<'a> {
         panic!("it is neither answered nor dropped");
     }
 
-    /// Sequence number, flags and payload of a segment to this client.
+    /// Returns the sequence number, flags and payload of a segment to this client.
     fn segment_in(&self, frame: &[u8]) -> Option<(u32, u8, Vec<u8>)> {
         let is_v4 = self.source.is_ipv4();
         let (header, proto, to) = if is_v4 { (20, 23, 30..34) } else { (40, 20, 38..54) };
@@ -179,8 +179,8 @@ impl<'a> RawClient<'a> {
         true
     }
 
-    /// Asks once, as a first fragment that ends there and a later one that says that it is of this protocol. Whether
-    /// that is answered.
+    /// Sends a request as a first fragment up to `cut_at` and a later one that claims the protocol `says`. Returns
+    /// whether it is answered.
     fn asks_in_fragments(&mut self, cut_at: usize, says: u8) -> bool {
         let whole = self.segment(ACK, GET);
         let (first, rest) = whole.split_at(cut_at);
@@ -210,7 +210,7 @@ impl<'a> RawClient<'a> {
     }
 }
 
-/// RFC 1071's.
+/// Returns the Internet checksum of RFC 1071.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
     let sum: u32 = words.sum();
@@ -235,7 +235,7 @@ fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says(
         let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
         log.lines().filter(|line| line.starts_with(&format!("{source} "))).count() as u64
     };
-    // The ports alone in the first, or the whole header; over IPv6 the later one may say that it is of UDP.
+    // The first fragment has only the ports, or the whole header. Over IPv6 the later one may claim UDP.
     for (source, cut_at, says) in [(RAW[0], 8, TCP), (RAW[0], 24, TCP), (RAW[1], 24, TCP), (RAW[1], 24, UDP)] {
         let daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h"), "--count", "requests"]);
         let before = logged(source);
@@ -243,7 +243,7 @@ fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says(
         client.source_port += u16::try_from(cut_at).unwrap() + u16::from(says);
         assert!(client.connect(), "{source} has no connection");
         let answered = (0..3 * LIMIT).take_while(|_| client.asks_in_fragments(cut_at, says)).count() as u64;
-        // Each is two requests: its first fragment and its later one.
+        // Each request counts twice: for its first fragment and its later one.
         assert_eq!(answered, LIMIT / 2, "{source}, cut at {cut_at}");
         lab.stats_once(|_| logged(source) == before + answered);
         assert_eq!(daemon.end(Signal::SIGTERM), 0);
@@ -305,7 +305,7 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_few_sour
     let lab = lab();
     let _daemon = lab.limit(&["--limit", "100/5m"]);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
-    // Forged, with a short header of an acknowledgement: each another flow.
+    // Forged datagrams with the short header of an acknowledgement, each of another flow.
     let mut forged = frame(IPV4, V4::of(UDP).around(udp_from(1024, 443, [0x40; 40])));
     forged[30..34].copy_from_slice(&[10, 9, 0, 1]);
     let end = Instant::now() + HANGS_AFTER;
@@ -321,6 +321,6 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_few_sour
         (is_overloaded, insertions) = (stats["sources"]["pressed_periods"] != 0, number(&stats, "/sources/insertions"));
     }
     assert!(is_overloaded, "{sent} flows of their own are no overload");
-    // The guard counts one in 256 of them by chance: all or none that came within a tick of the clock.
+    // The guard counts one in 256 of them by chance: all or none of those within a tick of the clock.
     assert!(insertions <= u64::from(sent) / 10, "{insertions} of {sent} are counted");
 }

@@ -1,5 +1,4 @@
-//! A mixed load through the real binary: what `suggest` reads off it, and the same load once more against what it
-//! proposes.
+//! Test of `suggest` with a mixed load through the real binary. The proposal is tested with the same load.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -17,10 +16,10 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const TICK: Duration = Duration::from_millis(100);
-/// Longer than the window of ten seconds.
+/// Number of ticks, which last longer than the window of ten seconds.
 const TICKS: u64 = 140;
 const ORDINARY: u32 = 150;
-/// Connections a second.
+/// Rates of the heavy sources, in connections per second.
 const HEAVY: [u64; 4] = [12, 20, 45, 200];
 const FIRST_HEAVY: Ipv4Addr = Ipv4Addr::new(20, 9, 0, 1);
 const FIRST_ORDINARY: Ipv4Addr = Ipv4Addr::new(20, 1, 0, 1);
@@ -29,7 +28,7 @@ fn nth(first: Ipv4Addr, at: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(first) + u32::try_from(at).unwrap())
 }
 
-/// Who opens a connection in which tick: the same for a seed.
+/// Returns the sources that open a connection in each tick, which depend on the seed alone.
 fn recorded(seed: u64) -> Vec<Vec<Ipv4Addr>> {
     let mut state = seed;
     let mut below = |bound: u64| {
@@ -58,7 +57,7 @@ fn send(lab: &Lab, load: &[Vec<Ipv4Addr>]) {
     for (tick, opened) in (0..).zip(load) {
         thread::sleep((start + TICK * tick).saturating_duration_since(Instant::now()));
         for source in opened {
-            // Nobody looks at the checksum.
+            // Nobody checks the checksum.
             syn[26..30].copy_from_slice(&source.octets());
             sender.send(&syn).unwrap();
         }
@@ -76,7 +75,7 @@ fn suggested(lab: &Lab) -> Value {
     serde_json::from_str(&output.stdout).unwrap()
 }
 
-/// How many packets of each of these sources were refused.
+/// Returns the number of refused packets of each of these sources.
 fn refused(lab: &Lab, sources: impl Iterator<Item = Ipv4Addr>) -> BTreeMap<Ipv4Addr, u64> {
     let of = |source: Ipv4Addr| {
         let output = lab.ratelimitd(&["check", &source.to_string(), "--json"]);
@@ -98,7 +97,7 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
         let rule = format!("limits = [\"{limit}\"]\ncount = \"connections\"\nmode = \"{mode}\"\n{candidates}");
         fs::write(&path, format!("interfaces = [\"s0\"]\nsocket = \"{socket}\"\n[rule]\n{rule}\n")).unwrap();
     };
-    // Guessed far too low, which is no matter: what is refused is wanted too.
+    // The initial guess is far too low, which does not matter, because refused packets count as demand.
     write("dry-run", "3/10s", "");
     let daemon = lab.start(&["run", "--config", path.to_str().unwrap()]);
     send(&lab, &load);
@@ -119,7 +118,7 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
         &["there is no rule nosuch; the only rule is default; type: --rule default"],
     );
 
-    // Its amount as a candidate counts what it would have blocked from now on, beside all that is known already.
+    // The proposed amount, as a candidate, counts what it would have blocked from now on, beside the known demand.
     let limit = proposal["limit"].as_str().unwrap();
     write("dry-run", "3/10s", &format!("candidates = [\"{limit}\"]"));
     assert_eq!(lab.ratelimitd(&["reload"]).code(), 0);
@@ -138,7 +137,7 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
     assert!(heavy.values().all(|refused| *refused > 0), "{limit} lets heavy clients through: {heavy:?}");
 }
 
-/// What a process holds in memory, in bytes.
+/// Returns a process's resident memory, in bytes.
 fn resident(daemon: &Daemon) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -149,9 +148,9 @@ fn resident(daemon: &Daemon) -> u64 {
 fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     needs_root!();
     const SOURCES: u32 = 262_144;
-    /// Between two rounds of what is observed of a limit of minutes.
+    /// Interval between two rounds of observation for a limit of minutes.
     const ROUND: Duration = Duration::from_secs(30);
-    // With room to spare, as the kernel forgets before its table is full.
+    // Leaves spare room, because the kernel evicts entries before its table is full.
     let lab = Lab::quiet();
     let daemon = lab.limit(&["--limit", "1000/5m", "--count", "connections", "--max-sources", "1048576", "--dry-run"]);
     let before = resident(&daemon);
@@ -172,6 +171,6 @@ fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     let bytes = grown / u64::from(SOURCES);
     println!("{SOURCES} sources: suggest took {each:?} of CPU; {bytes} B a source");
     assert!(bytes < 320, "{bytes} B a source");
-    // By the daemon's own CPU time, whatever else runs on the machine. What it answers with is a round and more.
+    // Measured by the daemon's own CPU time, whatever else runs on the machine. An answer costs a round and more.
     assert!(each < ROUND / 20, "{each:?} of CPU");
 }

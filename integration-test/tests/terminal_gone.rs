@@ -1,4 +1,5 @@
-//! Commands whose terminal vanishes, with and without SIGHUP, or whose pipe is closed: they end by themselves, with 0.
+//! Tests of commands that lose their terminal, with and without SIGHUP, or their pipe. They end by themselves with code
+//! 0.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +8,14 @@ use integration_test::lab::{Daemon, Lab, binary, once, run};
 use integration_test::terminal::Tmux;
 use netlab::needs_root;
 
-/// A source that is denied so that there is an event to show.
+/// Denied source, which gives an event to show.
 const DENIED: &str = "203.0.113.9";
 
 fn limit(lab: &Lab) -> Daemon {
     lab.limit(&["--port", "80", "--count", "connections", "--limit", "2/1h"])
 }
 
-/// What a shell wrote into a file once a command had ended: the command's exit code.
+/// Waits for the exit code that a shell writes into a file once a command has ended.
 fn code(file: &Path) -> Option<String> {
     once(|| fs::read_to_string(file).ok().filter(|text| text.ends_with('\n')))
 }
@@ -25,7 +26,7 @@ fn commands_end_quietly_when_their_terminal_vanishes() {
     let lab = Lab::quiet();
     let _daemon = limit(&lab);
     assert_eq!(lab.ratelimitd(&["deny", DENIED, "--for", "1h"]).code(), 0);
-    // In a session of its own, a command hears no SIGHUP: reading and writing fail with EIO.
+    // In its own session a command receives no SIGHUP, and reading and writing fail with EIO.
     for (way, prefix) in [("hangup", ""), ("eio", "setsid -w ")] {
         for (name, arguments, shown) in
             [("top", "top", "s0"), ("watch", "stats --watch", "s0"), ("events", "events -f", DENIED)]

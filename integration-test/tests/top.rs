@@ -1,17 +1,17 @@
-//! `top` in a real terminal: tmux has the keys and the screen.
+//! Tests of `top` in a real terminal, with tmux for the keys and the screen.
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, binary};
 use integration_test::terminal::Tmux;
 use netlab::needs_root;
 use nix::sys::signal::Signal;
 
-/// The shell's screen, with a terminal that obeys it.
+/// Returns whether the screen is the shell's again, with a terminal in its normal mode.
 fn is_restored(screen: &str) -> bool {
     let words: Vec<&str> = screen.split_whitespace().collect();
     ["icanon", "isig", "echo"].iter().all(|word| words.contains(word)) && !screen.contains("Sources: ")
 }
 
-/// `top` has ended well, and left the terminal as it was.
+/// Asserts that `top` ended successfully, and left the terminal as it was.
 fn assert_restored(tmux: &Tmux<'_>) {
     tmux.holds(|screen| screen.contains("ended with 0") && is_restored(screen), "terminal as before");
 }
@@ -67,7 +67,7 @@ fn sigterm_gives_the_terminal_back_and_no_color_is_obeyed() {
         lab.open(CLIENTS[1], 80);
         tmux.shows(&["SOURCE", CLIENTS[1]]);
         let painted = tmux.painted();
-        // Colours of the palette: tmux itself writes 39, the colour that the terminal has anyway.
+        // Colours of the palette. tmux itself writes 39, the terminal's default colour.
         assert_eq!(painted.contains("\x1b[38;5;"), is_coloured, "{painted:?}");
         let pid: i32 = tmux.ask(&["list-panes", "-F", "#{pane_pid}"]).trim().parse().unwrap();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();

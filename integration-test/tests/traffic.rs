@@ -1,5 +1,5 @@
-//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost
-//! in the counts.
+//! Tests of real traffic through the real binary: both sides of each limit in every unit and both families, and exact
+//! counts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -27,15 +27,15 @@ fn http_on(lab: &Lab, port: u16) -> HttpServer {
     HttpServer::start(&lab.server, addresses(port)[0]).unwrap()
 }
 
-/// A daemon on `s0`, a socket that sends to it, and one that hears what passes it.
+/// Starts a daemon on `s0`, and opens a socket that sends to it and one that receives what passes.
 fn wire(lab: &Lab, args: &[&str]) -> (Daemon, PacketSocket, PacketSocket) {
     let daemon = lab.limit(args);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     (daemon, sender, PacketSocket::listener(&lab.server, "s0").unwrap())
 }
 
-/// Sends frames, and gives how many the server heard once all of them are in the statistics. At TCX its packet sockets
-/// hear what is dropped too: there the statistics say how many passed.
+/// Sends frames, waits until all are in the statistics, and returns how many the server received. At TCX the packet
+/// sockets also receive dropped frames, so there the statistics tell how many passed.
 fn passed(lab: &Lab, sender: &PacketSocket, listener: &PacketSocket, frames: &[Vec<u8>]) -> usize {
     let before = packets(&lab.stats());
     for frame in frames {
@@ -162,7 +162,7 @@ fn a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked() {
     needs_root!();
     for refuse in ["excess", "all"] {
         let lab = Lab::quiet();
-        // Of a day, so that no bucket ends meanwhile. Seven packets of 20 + 20 + 1360 bytes, and 200 bytes are left.
+        // A window of a day, so that no bucket ends meanwhile. Seven packets of 20 + 20 + 1360 bytes leave 200 bytes.
         let (_daemon, sender, listener) = wire(&lab, &["--limit", "10000/24h", "--count", "bytes", "--refuse", refuse]);
         let source = "10.9.0.9";
         let data = frame(IPV4, V4 { source: [10, 9, 0, 9], ..V4::of(TCP) }.around(tcp_with(80, ACK, &[], &[7; 1360])));
@@ -195,7 +195,7 @@ fn a_connection_must_fit_every_limit() {
         limits.as_array().unwrap().iter().map(|of| (number(of, "/limit"), number(of, "/used"))).collect::<Vec<_>>()
     };
     once(|| used().contains(&(3, 0)).then_some(())).unwrap_or_else(|| panic!("{:?}", used()));
-    // The two seconds are over; of the hour's five, two are left.
+    // The two seconds have passed. Two of the hour's five are left.
     let second = passed(&lab, &sender, &listener, &syns(10));
     assert_eq!(first + second, 5);
 }
@@ -203,9 +203,9 @@ fn a_connection_must_fit_every_limit() {
 #[test]
 fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
     needs_root!();
-    // More than the sockets hold, so that it is under way as long as nobody reads it.
+    // Size of a file that exceeds the sockets' buffers, so that the transfer lasts until it is read.
     const FILE_BYTES: usize = 24 << 20;
-    /// What of it does not come by then was dropped.
+    /// Time without data after which the rest was dropped.
     const STALLS_AFTER: Duration = Duration::from_millis(800);
     for (refuse, goes_on) in [("excess", true), ("all", false)] {
         let lab = Lab::new();
@@ -315,7 +315,7 @@ fn every_frame_that_was_sent_is_counted_once() {
     let frames: Vec<_> = mix.iter().cycle().take(7 * 1000).cloned().collect();
     let heard = u64::try_from(passed(&lab, &sender, &listener, &frames)).unwrap();
     let stats = lab.stats();
-    // IPv4's source and IPv6's send 100 each within the limit; of the seven, three are never limited.
+    // One source of each family sends 100 within the limit. Three of the seven are never limited.
     assert_eq!(packets(&stats), [7000, 3200, 3800, 0], "{stats:#}");
     assert_eq!(heard, 3200, "what is said to have passed is what the server hears");
     let reasons = stats["reasons"].as_object().unwrap();

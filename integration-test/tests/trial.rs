@@ -1,4 +1,4 @@
-//! What the daemon asks of the kernel beside a policy: trials, bans, forgetting, charging.
+//! Tests of the kernel operations beside applying a policy: trials, bans, forgetting, charging.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn denied(prefix: &str) -> Access {
     Access { prefix: net(prefix), grant: Grant::Denied, until: None }
 }
 
-/// What is tried differs in everything that a generation has: ports, prefixes, targets, rules.
+/// Returns two policies that differ in everything that a generation has: ports, prefixes, targets, rules.
 fn before_and_tried() -> (Policy, Policy) {
     let here = Rule { to: vec![net("192.0.2.1/32")], ..rule("here", &[8080], 0) };
     let before =
@@ -47,7 +47,7 @@ fn before_and_tried() -> (Policy, Policy) {
     (before, tried)
 }
 
-/// By what packets are judged: `b`efore the trial or by what is `t`ried; everything must say the same.
+/// Returns the policy that judges packets: `b`efore the trial, or `t`ried. Panics unless all packets agree.
 fn judge(program: &mut Program) -> char {
     let signs = [
         (syn("203.0.113.5", 80), "denied", "within_limit"),
@@ -112,7 +112,7 @@ fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
     assert_eq!(judge(&mut program), 'b', "what is applied ends a trial, and stays");
 }
 
-/// A policy that grants this beside.
+/// Returns the policy with these additional access entries.
 fn with(policy: &Policy, more: &[Access]) -> Policy {
     let mut access = [&policy.access, more].concat();
     access.sort_by_key(|of| of.prefix);
@@ -137,7 +137,7 @@ fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_its
             let verdicts = |program: &mut Program| SOURCES.map(|source| program.verdict(&syn(source, 80)));
             let of_exempt = |program: &mut Program| program.verdict(&syn("192.0.2.7", 80));
             for _ in 0..3 {
-                // That no prefix holds a source is cached.
+                // The miss of each prefix look-up is cached.
                 assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["within_limit"; 2], "within_limit"));
             }
             let put = |program: &mut Program, in_tried: &[&[Access]], in_before: &[&[Access]]| {
@@ -176,7 +176,7 @@ fn low_word(word: u64) -> u32 {
     u32::try_from(word & u64::from(u32::MAX)).expect("32 bits")
 }
 
-/// A prefix of any length that a list may have, of one family or the other.
+/// Returns a random prefix of any length that a list may have, in either family.
 fn any_prefix(random: &mut Random) -> IpNet {
     let high = random.word();
     let address: IpAddr = if random.one_in(2) {
@@ -189,7 +189,7 @@ fn any_prefix(random: &mut Random) -> IpNet {
     IpNet::new(address, u8::try_from(length).expect("128 at most")).expect("a length of its family").trunc()
 }
 
-/// An address that the prefix holds.
+/// Returns a random address within the prefix.
 fn any_within(prefix: IpNet, random: &mut Random) -> IpAddr {
     match prefix {
         IpNet::V4(of) => {
@@ -291,7 +291,7 @@ fn bans_are_listed_by_rule_and_lifted_by_prefix() {
     let bans = program.kernel().bans().expect("the kernel does it");
     let found: Vec<_> = bans.iter().map(|ban| (ban.client, ban.rule, ban.step)).collect();
     assert_eq!(found, CLIENTS.map(|client| (net(client), 1, 1)));
-    // By the clock of the last timer tick, which tests stop.
+    // The clock is that of the last timer tick, which tests stop.
     assert!(bans.iter().all(|ban| ban.until == Nanos(program.now().0 + MINUTE_NS)));
     assert_eq!(program.kernel().lift_bans(net("198.51.100.0/25")).expect("the kernel does it"), bans[..1]);
     assert_eq!(program.kernel().bans().expect("the kernel does it"), bans[1..]);

@@ -1,4 +1,4 @@
-//! What `check` and `list` say, against what real packets meet.
+//! Tests of `check` and `list`, compared with the verdicts on real packets.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -13,7 +13,7 @@ fn done(output: &Output) -> &str {
     &output.stdout
 }
 
-/// What `check` says, whose exit code is that of its verdict.
+/// Returns the report of `check`, and asserts that the exit code agrees with the verdict.
 fn check(lab: &Lab, source: &str) -> Value {
     let output = lab.ratelimitd(&["check", source, "--json"]);
     let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{}", output.stderr));
@@ -22,7 +22,7 @@ fn check(lab: &Lab, source: &str) -> Value {
     report
 }
 
-/// The verdict on a port, and why.
+/// Returns the verdict on a port, and its reason.
 fn at(report: &Value, ports: &str) -> (String, String) {
     let verdicts = report["verdicts"].as_array().unwrap();
     let found = verdicts.iter().find(|of| of["ports"] == ports).unwrap_or_else(|| panic!("{report:#}"));
@@ -45,7 +45,7 @@ fn run(lab: &Lab, text: &str) -> Daemon {
     lab.start(&["run", "--config", file.to_str().unwrap()])
 }
 
-/// Runs what a verdict says undoes it.
+/// Runs the commands that a verdict names for undoing it.
 fn undo(lab: &Lab, report: &Value) {
     let commands = report["verdicts"][0]["undo"].as_str().unwrap();
     for command in commands.split(" && ") {
@@ -75,7 +75,7 @@ fn a_source_that_one_rule_bans_is_told_that_the_others_serve_it() {
     let said = lab.ratelimitd(&["check", CLIENTS[0]]).stdout;
     assert!(said.starts_with("10.9.0.2 is blocked on port 81/tcp and passes on port 80/tcp.\n"), "{said}");
 
-    // Once it is allowed, the ban is listed and does not decide.
+    // Once the source is allowed, its ban is listed, but no longer decides.
     done(&lab.ratelimitd(&["allow", CLIENTS[0]]));
     lab.open(CLIENTS[0], 81);
     let listed: Value = serde_json::from_str(done(&lab.ratelimitd(&["list", CLIENTS[0], "--json"]))).unwrap();
@@ -104,7 +104,7 @@ fn the_verdict_is_of_the_very_address_and_its_way_out_works() {
     lab.open(denied, 80);
     assert_eq!(lab.ratelimitd(&["check", "fd09:0:0:a::/64"]).code(), 0);
 
-    // The other way round.
+    // The reverse case.
     done(&lab.ratelimitd(&["deny", "fd09:0:0:a::/64"]));
     done(&lab.ratelimitd(&["allow", &format!("{neighbour}/128")]));
     lab.assert_blocked(denied, 80);
@@ -142,7 +142,7 @@ fn a_source_that_a_list_denies_is_told_its_line_and_passes_in_a_panic() {
     done(&lab.ratelimitd(&["mode", "enforce"]));
     lab.assert_blocked(CLIENTS[0], 80);
 
-    // What it is told to do lets it pass.
+    // Following the advice lets the source pass.
     fs::write(&list, "# a feed\n192.0.2.0/24\n").unwrap();
     done(&lab.ratelimitd(&["reload"]));
     lab.open(CLIENTS[0], 80);

@@ -1,4 +1,4 @@
-//! What is sent in a source's name, and what it sends itself: budgets apart, and bans that need verified traffic.
+//! Tests of packets that are forged in a source's name and of its own: separate budgets, and bans by verified traffic.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -12,28 +12,28 @@ use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, SERVER, ask, is_a
 use netlab::{Child, PacketSocket, needs_root, nginx, without_offloads};
 use serde_json::Value;
 
-/// What is not answered by then was dropped.
+/// Time without an answer after which a request was dropped.
 const DROPPED_AFTER: Duration = Duration::from_millis(800);
-/// Whose address is forged: the innocent.
+/// Address of the innocent owner, which is forged.
 const OWNER: &str = CLIENTS[0];
 const OWNER_V4: [u8; 4] = [10, 9, 0, 2];
 
 fn web(lab: &Lab) -> Child {
-    // Segments are what they are on a wire.
+    // Segments are as on a wire.
     without_offloads(&lab.client, "c0").unwrap();
     without_offloads(&lab.server, "s0").unwrap();
     nginx(&lab.server, lab.directory(), &[SocketAddr::new(SERVER[0].parse().unwrap(), 80)]).unwrap()
 }
 
-/// A frame in the owner's name to the server's port 80: by what follows the IP header.
+/// Returns a frame in the owner's name to the server's port 80, with this protocol and payload.
 fn forged(protocol: u8, payload: Vec<u8>) -> Vec<u8> {
     let mut frame = frame(IPV4, V4 { source: OWNER_V4, ..V4::of(protocol) }.around(payload));
-    // Behind the Ethernet header. The checksum is wrong then: what passes ends in the stack, and nobody answers it.
+    // Offset behind the Ethernet header. The checksum is then wrong: what passes ends in the stack, and nobody answers.
     frame[14 + 16..14 + 20].copy_from_slice(&[10, 9, 0, 1]);
     frame
 }
 
-/// One of each kind that any host can forge: a SYN, a segment of no connection, a datagram.
+/// Returns one packet of each kind that any host can forge: a SYN, a segment without a connection, a datagram.
 fn kinds() -> [Vec<u8>; 3] {
     [
         forged(TCP, tcp_with(80, SYN, &[], &[])),
@@ -42,7 +42,7 @@ fn kinds() -> [Vec<u8>; 3] {
     ]
 }
 
-/// Sends so many of each, and waits until they are counted.
+/// Sends `each` packets of each kind, and waits until all are counted.
 fn flood(lab: &Lab, sender: &PacketSocket, each: u64) {
     let before = packets(&lab.stats())[0];
     for _ in 0..each {
@@ -57,7 +57,7 @@ fn check(lab: &Lab) -> Value {
     serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap()
 }
 
-/// What is used of the owner's limit, by its budgets: unverified, and of its connections.
+/// Returns the use of the owner's limit by budget: the unverified one, and that of its connections.
 fn used(lab: &Lab) -> (u64, u64) {
     let check = check(lab);
     let of = |budget: &str| {
@@ -75,7 +75,7 @@ fn dropped_of_the_rule(lab: &Lab) -> u64 {
     number(&lab.stats(), "/rules/0/dropped")
 }
 
-/// A daemon with one rule that bans for an hour.
+/// Starts a daemon with one rule that bans for an hour.
 fn start(lab: &Lab, rule: &str) -> Daemon {
     let file = lab.directory().join("ratelimitd.toml");
     let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"", lab.socket().display());
@@ -92,7 +92,7 @@ fn a_forged_source_keeps_its_open_connection_at_full_speed() {
     fs::write(lab.directory().join("files/large"), vec![b'x'; FILE_BYTES]).unwrap();
     let _web = web(&lab);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
-    // What a download of 4 MB acknowledges is less; what is forged is ten times as much.
+    // A download of 4 MB needs fewer acknowledgements. The forged packets are ten times as many.
     let _daemon = lab.limit(&["--limit", "6000/1h", "--count", "packets"]);
     let mut stream = lab.open(OWNER, 80);
     flood(&lab, &sender, 3_000);
@@ -101,9 +101,9 @@ fn a_forged_source_keeps_its_open_connection_at_full_speed() {
     assert_eq!(dropped_of_the_rule(&lab), dropped, "nothing of it had to be repeated");
     let (unverified, verified) = used(&lab);
     assert_eq!(unverified, 6_000, "what is forged is held to the limit");
-    // How many segments acknowledge it is the stack's choice.
+    // The stack decides how many segments acknowledge the file.
     assert!((20..6_000).contains(&verified), "{verified}");
-    // And no forged packet is admitted.
+    // No forged packet is admitted.
     lab.assert_blocked(OWNER, 80);
 }
 
@@ -150,7 +150,7 @@ fn forged_traffic_never_bans_in_any_unit_unless_the_rule_says_so() {
         let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
         let limit = if unit == "bytes" { "4000/1h" } else { "12/1h" };
         let _daemon = lab.limit(&["--limit", limit, "--count", unit, "--block-for", "1h"]);
-        // The owner is there too, well within its limit.
+        // The owner is active too, well within its limit.
         let mut stream = lab.open(OWNER, 80);
         assert!(is_answered(&mut stream, HANGS_AFTER));
         flood(&lab, &sender, 100);
@@ -170,10 +170,10 @@ fn forged_traffic_never_bans_in_any_unit_unless_the_rule_says_so() {
 fn forged_traffic_adds_nothing_to_the_verified_traffic_of_its_owner() {
     needs_root!();
     for (rule, opened) in [
-        // A burst is filled by what is forged, and three quarters of the limit are far.
+        // Forged packets fill a burst, and three quarters of the limit are far away.
         ("limits = [\"100/1h connections\"]\nburst = 10", 2),
         ("limits = [\"100/1h connections\"]\nalgorithm = \"gcra\"\nburst = 10", 2),
-        // It is another limit that refuses than the one that the owner is near.
+        // Another limit refuses than the one that the owner is close to.
         ("limits = [\"1000/1h connections\", \"50/1h packets\"]", 4),
         ("limits = [\"8/1h requests\"]", 4),
     ] {
@@ -186,7 +186,7 @@ fn forged_traffic_adds_nothing_to_the_verified_traffic_of_its_owner() {
         }
         flood(&lab, &sender, 100);
         assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{rule}");
-        // What an application charges is held against verified traffic alone.
+        // An application's charges only count against the verified budget.
         let charge = format!(r#"{{"source":"{OWNER}","rule":"default","amount":1}}"#);
         let url = "http://localhost/v1/charge";
         let socket = lab.socket();
@@ -205,7 +205,7 @@ fn a_source_that_connects_and_goes_on_over_the_limit_is_banned_in_any_unit() {
         let lab = Lab::new();
         let _web = web(&lab);
         let _daemon = lab.limit(&["--limit", limit, "--count", unit, "--block-for", "1h"]);
-        // One after the other, each with a request of its own, until it is banned.
+        // One after another, each with its own request, until the source is banned.
         let url = format!("http://{}/", SERVER[0]);
         let one = ["timeout", "5", "curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];
         // Limits of packets, bytes and requests ban by a segment of an established connection.
@@ -220,7 +220,7 @@ fn a_source_that_connects_and_goes_on_over_the_limit_is_banned_in_any_unit() {
     }
 }
 
-/// Opens a connection, asks once, and closes it. A second is left for the answer.
+/// Opens a connection, sends one request, and closes it. Returns whether an answer arrived within a second.
 fn asks_and_closes(lab: &Lab) -> bool {
     let url = format!("http://{}/", SERVER[0]);
     let one = ["curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];

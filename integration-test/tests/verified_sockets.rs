@@ -1,13 +1,13 @@
-//! Verified segments, by the sockets of real connections: the real program, which asks them, and the fake datapath,
-//! which is told.
+//! Comparison of verified segments on real connections between the real program, which queries the sockets, and the
+//! fake datapath, which is given their state.
 //!
-//! The oracle has no sockets, and a replay none either. Frames that are run reach no socket, so the server of each
-//! connection has heard nothing. One verdict may differ: a drop-cache entry for what connections have sent over the
-//! limit drops other segments in their source's name too. The fake is not told of what the entry drops, as the
-//! program has charged nothing. The program also resets a connection whose refused request waits too long, which the
-//! fake does not: such a packet charges nothing, and the fake is not told of it.
+//! The oracle and a replay have no sockets. Test frames reach no socket, so each connection's server has received
+//! nothing. One verdict may differ. A drop-cache entry against connections over the limit also drops other segments in
+//! their source's name. The fake does not see what the entry drops, because the program has charged nothing. The
+//! program also resets a connection with a refused request that waits too long, and the fake does not. Such a packet
+//! charges nothing, and the fake does not see it.
 //!
-//! A run prints its seed; RATELIMITD_SEED repeats it.
+//! A run prints its seed, and RATELIMITD_SEED repeats the run.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -33,13 +33,13 @@ use ratelimit_policy::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse,
 const STEPS: u32 = 30_000;
 const STEPS_BETWEEN_READINGS: u32 = 100;
 const CONNECTIONS: usize = 6;
-/// Longer than a window.
+/// Time between two policies, longer than a window.
 const BETWEEN_POLICIES_NS: u64 = 120 * SECOND_NS;
 const STEP_NS_MAX: u64 = SECOND_NS / 2;
-/// The program resets the connection of a request that was refused longer ago, and of none that was refused later.
+/// Age of a refused request above which the program resets its connection. Below that, it never does.
 const WAITS_NS_MIN: u64 = 2 << 28;
 
-/// A connection from this host to itself, by its numbers.
+/// Numbers of a connection from this host to itself.
 #[derive(Clone, Copy)]
 struct Connection {
     source_port: u16,
@@ -50,7 +50,7 @@ struct Connection {
 struct Host {
     port: u16,
     connections: Vec<Connection>,
-    /// Held open.
+    /// Client sides, held open.
     _streams: Vec<TcpStream>,
     _listener: TcpListener,
 }
@@ -69,7 +69,7 @@ impl Host {
         Self { port, connections, _streams: streams, _listener: listener }
     }
 
-    /// A packet to the server from its own host, and what the sockets say of its sender.
+    /// Returns a packet to the server from its own host, and what the sockets say about its sender.
     fn random_packet(&self, random: &mut Random) -> (Vec<u8>, Sender) {
         let of = random.of(&self.connections);
         let any_port = 1 + u16::try_from(random.below(4)).unwrap();
@@ -79,7 +79,7 @@ impl Host {
         let (protocol, bytes, connection_state) = match random.below(16) {
             0..6 => (TCP, sent.bytes(), ConnectionState::Established),
             6 => (TCP, Segment { data: get, ..sent }.bytes(), ConnectionState::Established),
-            // Farther than any window is long.
+            // Beyond the end of any window.
             7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), ConnectionState::Ignored),
             8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), ConnectionState::Unknown),
             10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), ConnectionState::Unknown),
@@ -87,10 +87,10 @@ impl Host {
             _ => (UDP, udp_from(any_port, self.port, [0; 20]), ConnectionState::Unknown),
         };
         let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(protocol) }.around(bytes));
-        // Behind the Ethernet header. The program does not look at the checksum.
+        // Offset behind the Ethernet header. The program ignores the checksum.
         frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
-        // It waits for the first byte still. How large its window is, it tells the program alone: no frame here is as
-        // long.
+        // The server still waits for the first byte. It reports its window size to the program alone, and no frame here
+        // is that long.
         let peer = Peer {
             received: sequence,
             window_end: sequence.wrapping_add(1 << 14),
@@ -113,7 +113,7 @@ impl Host {
         let port = vec![(self.port, self.port)];
         let rule = Rule {
             mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
-            // Its counts are the program's alone.
+            // Only the program counts for the guard.
             guard: Guard::Off,
             refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
             bans,
@@ -134,21 +134,21 @@ fn random_limit(random: &mut Random) -> Limit {
     };
     let (buckets, bucket_ns) = match form {
         WindowForm::Strict | WindowForm::Lenient => (5, 10 * SECOND_NS),
-        // As long a window with its oldest bucket: the program keeps connections for the longest.
+        // With the oldest bucket, this window is as long as those of the other forms. The program keeps connections for
+        // the longest window.
         WindowForm::Fixed | WindowForm::Gcra => (1, 30 * SECOND_NS),
     };
     let limit = limit_over(amount, unit, form, buckets, bucket_ns);
     Limit { slot: limit.slot | u32::from(form == WindowForm::Gcra) << 19, ..limit }
 }
 
-/// Whether it is a segment of TCP that is no SYN.
+/// Returns whether a frame is a TCP segment other than a SYN.
 fn opens_nothing(frame: &[u8]) -> bool {
     frame[14 + 9] == TCP && frame[14 + 20 + 13] != SYN
 }
 
-/// Whether a drop-cache entry of the program says that what the host's connections send is over a limit of packets or
-/// bytes. It drops other segments in its name too, though they are counted apart: no connection of the host takes
-/// those.
+/// Returns whether the drop cache has an entry against the host's connections, for a limit of packets or bytes. Such an
+/// entry also drops other segments in the host's name, which belong to no connection and are counted separately.
 fn is_cached(program: &mut Program, policy: &Policy) -> bool {
     let now = program.now();
     let readings = program.kernel().source(Ipv4Addr::LOCALHOST.into()).unwrap();
@@ -160,7 +160,7 @@ fn is_cached(program: &mut Program, policy: &Policy) -> bool {
     readings.iter().any(|of| holds(of) && is_of_volume(of.slot))
 }
 
-/// The port that a segment comes from; none where it has no payload, or is a datagram.
+/// Returns the source port of a segment, or `None` for a datagram or a segment without payload.
 fn source_port(frame: &[u8]) -> Option<u16> {
     let has_payload = frame[14 + 9] == TCP && frame.len() > 14 + 20 + 20;
     has_payload.then(|| u16::from_be_bytes([frame[14 + 20], frame[14 + 21]]))
@@ -183,12 +183,12 @@ fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_tha
     let (mut program, mut fake) = (Program::new(&policy), Fake::new(&policy));
     let mut said: BTreeMap<_, u32> = BTreeMap::new();
     let (mut verified_bans, mut refused_beside, mut resets) = (0, 0, 0);
-    // When the oldest refused request of each connection was refused first, by the connection's port.
+    // Time at which the oldest refused request of each connection was first refused, by the connection's port.
     let mut refused_since: BTreeMap<u16, u64> = BTreeMap::new();
     for step in 0..STEPS {
         if random.one_in(150) {
-            // What the drop cache drops, its window does not remember as refused: that matters where a rule that
-            // refuses everything follows.
+            // A window does not remember drops by the drop cache as refusals. That matters if the next rule refuses
+            // everything.
             program.advance(BETWEEN_POLICIES_NS);
             fake.set_now(program.now());
             policy = host.random_policy(&mut random);

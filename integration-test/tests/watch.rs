@@ -1,4 +1,4 @@
-//! What the daemon notices by itself while it runs: list files that change, and a rule that drops nearly everything.
+//! Tests of what the running daemon detects by itself: changed list files, and a rule that drops nearly everything.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -66,7 +66,7 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
 
     replace("198.51.100.9\nnonsense\n");
     let line = daemon.child.wait_for_line("bad.txt:2:1", HANGS_AFTER).unwrap();
-    // The file may hold anything, and the journal is read by others.
+    // The file may contain anything, and others can read the journal, so the log does not quote the file.
     assert!(line.contains("list bad (") && !line.contains("nonsense"), "{line}");
     assert!(metrics(&lab).contains("\nratelimitd_config_last_reload_successful 0\n"));
     assert!(done(&lab, &["stats"]).contains("bad.txt IS NOT FOLLOWED"));
@@ -86,7 +86,7 @@ fn a_start_enforces_limits_whatever_its_list_files_have_become() {
     let send = |from: [u8; 4]| (0..10).for_each(|_| sender.send(&syn(from, 80)).unwrap());
     let good: String = (0..200).map(|at| format!("198.51.100.{at}\n")).collect();
     let page = "<!DOCTYPE html>\n<html>Error 503</html>\n".to_owned();
-    // What a first start finds, then what each later start does, with the version before as the last good one.
+    // First and later starts with a list file. Each later start has the version before as its last good one.
     for (at, (text, state, is_denied)) in [
         (None, "left_out", false),
         (Some(page.clone()), "left_out", false),
@@ -109,7 +109,7 @@ fn a_start_enforces_limits_whatever_its_list_files_have_become() {
         assert_eq!(done(&lab, &["stats"]).contains("PARTLY PROTECTED"), !is_whole, "{at}");
         assert_eq!(is_whole, at == 2, "{at}: {stats}");
         assert!(metrics(&lab).contains(&format!("bad.txt\",state=\"{state}\"}} 1\n")), "{at}");
-        // Limits hold for everyone, and the list does where it is in force.
+        // Limits apply to everyone, and the list applies if it is in force.
         let third = u8::try_from(at).unwrap();
         send([203, 0, 113, third]);
         send([198, 51, 100, 7]);

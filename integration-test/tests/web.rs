@@ -1,5 +1,5 @@
-//! The web page over the network: by TLS with real clients, and against what hostile ones send while an operator needs the control
-//! socket. The real daemon in a namespace; curl, openssl, and bytes as they come.
+//! Tests of the web page over the network: by TLS with real clients, and under hostile traffic while an operator needs
+//! the control socket. The real daemon runs in a namespace. Clients are curl, openssl and raw bytes.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -17,10 +17,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: [&str; 4] = ["--limit", "1/1h", "--count", "connections"];
-/// The control socket answers within this all the while.
+/// Maximum time of the control socket's answer throughout.
 const QUICK: Duration = Duration::from_millis(100);
 
-/// How long the control socket takes to answer what names sources.
+/// Returns the time in which the control socket answers a request for statistics with sources.
 fn control_socket(lab: &Lab) -> Duration {
     let began = Instant::now();
     let mut stream = UnixStream::connect(lab.socket()).unwrap();
@@ -32,7 +32,7 @@ fn control_socket(lab: &Lab) -> Duration {
     began.elapsed()
 }
 
-/// The median of several answers: the machine is shared.
+/// Asserts that the median of several answers is quick, because the machine is shared.
 fn assert_quick(lab: &Lab, during: &str) {
     let mut took: Vec<Duration> = (0..9).map(|_| control_socket(lab)).collect();
     took.sort_unstable();
@@ -66,7 +66,7 @@ fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_i
     lab.assert_blocked(CLIENTS[1], 80);
     assert!(lab.ratelimitd(&["list"]).stdout.contains("web"));
 
-    // Real clients of other kinds, and one that speaks no TLS.
+    // Real clients of other kinds, and one that does not use TLS.
     for version in ["-tls1_2", "-tls1_3"] {
         let mut openssl = lab.client.command("openssl");
         openssl.args(["s_client", "-connect", PAGE, "-servername", NAME, "-verify_return_error", version, "-brief"]);
@@ -84,7 +84,7 @@ fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_i
     let unencrypted = ["-H", "Origin: http://limiter.example:9464", "-d", "{}"];
     assert_eq!(member.ask("/v1/deny", &unencrypted).status, 404, "a page without TLS is another origin");
 
-    // Another certificate, by a signal: sessions go on.
+    // Another certificate, loaded by a signal. Sessions persist.
     second.replace(&served);
     daemon.child.signal(Signal::SIGHUP).unwrap();
     daemon.child.wait_for_line("another certificate is served from now on", HANGS_AFTER).unwrap();
@@ -93,7 +93,7 @@ fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_i
     let member = Member { site: &renewed, ..member };
     assert_eq!(member.ask("/api/v1/list", &[]).status, 200);
 
-    // A bad one: it is said, and everything goes on.
+    // An invalid one is reported, and everything continues.
     fs::write(&served.key, "no key").unwrap();
     let reloaded = lab.ratelimitd(&["reload"]);
     let said = [reloaded.stdout.as_str(), &reloaded.stderr].concat();
@@ -140,7 +140,7 @@ fn a_daemon_with_a_bad_certificate_limits_all_the_same_and_serves_once_it_is_men
     assert_eq!(site.ask("/metrics", &[]).status, 200);
 }
 
-/// What is sent, and how its answer begins; "" where the connection is closed without one.
+/// Returns hostile requests, each with the accepted starts of the answer. "" means a close without an answer.
 fn hostile() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {PAGE}\r\n\r\n").into_bytes();
     let post = |path: &str, rows: &str, body: &str| {
@@ -213,7 +213,7 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
         let status = answer.strip_prefix("HTTP/1.1 ").map_or("", |rest| &rest[..3]);
         assert!(expected.contains(&status), "{what}: {sent:?}: {answer}");
         assert!(!answer.contains(CLIENTS[0]) && !answer.contains("secret"), "{what}: {sent:?}: {answer}");
-        // What was read as a request is answered by us, with what keeps other sites' pages off.
+        // Everything that was parsed as a request is answered with the headers that keep other sites' pages out.
         if !["", "400", "431", "414", "413", "505"].contains(&status) {
             let headers = answer.to_ascii_lowercase();
             for header in ["frame-ancestors 'none'", "cache-control: no-store", "x-content-type-options: nosniff"] {
@@ -224,7 +224,7 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
     }
     let two = raw(&lab, format!("GET /login HTTP/1.1\r\nHost: {PAGE}\r\n\r\n").repeat(3).as_bytes());
     assert_eq!(two.matches("HTTP/1.1 200 OK").count(), 1, "a connection carries one request");
-    // A member's browser, led by another site's page: the cookie comes along, nothing else does.
+    // Another site's page controls a member's browser: the browser sends the cookie and nothing else.
     let cookie = format!("Cookie: {}", member.cookie);
     let csrf = format!("X-CSRF-Token: {}", member.csrf);
     let deny = ["-H", &cookie, "-d", r#"{"prefix":"10.9.0.4"}"#];
@@ -242,11 +242,11 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
     assert_eq!(list(), before, "nothing was changed");
     assert_eq!(member.ask("/api/v1/list", &[]).status, 200, "and who is logged in still is");
 
-    // A session that another user has chosen is none.
+    // A session ID that another user has chosen is not accepted.
     let chosen = "Cookie: ratelimitd_9464=0000000000000000000000000000000000000000000000000000000000000000";
     let entered = site.enter(&code(&lab), &["-H", chosen]);
     assert!(entered.status == 200 && !entered.header("set-cookie").unwrap().contains("=0000"), "{}", entered.text);
-    // Failures are limited by source; a good link opens all the same.
+    // Failures are limited by source, but a valid link still works.
     let failures = |from: &str| (0..12).map(|_| site.enter("00", &["--interface", from])).collect::<Vec<_>>();
     let failed = failures(CLIENTS[1]);
     let statuses: Vec<u16> = failed.iter().map(|of| of.status).collect();
@@ -265,7 +265,7 @@ fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_contro
     assert_eq!(member.ask("/api/v1/list", &[]).status, 404, "after the logout");
 }
 
-/// Ends what goes on until then, also where an assertion fails.
+/// Guard that ends a background task when it is dropped, even if an assertion fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -293,10 +293,10 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
                 0 => b"",
                 1 => b"GET / HTTP/1.1\r\nHost: 10.9.0.1:9464\r\nX: ",
                 2 => b"POST /login HTTP/1.1\r\nHost: 10.9.0.1:9464\r\nContent-Length: 4000\r\n\r\n{",
-                // A handshake that goes no further.
+                // An incomplete handshake.
                 _ => b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             };
-            // The server keeps 32 of one address.
+            // The server keeps 32 connections of one address.
             let _closed = stream.write_all(begun);
             crowd.push(stream);
         }
@@ -306,7 +306,7 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
         let (is_over, opened) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let over = Over(&is_over);
-            // New ones without end, each with a byte more of what never becomes a request.
+            // New connections without end, each with one more byte of something that never becomes a request.
             let flood = scope.spawn(|| {
                 lab.client.inside(|| {
                     while !is_over.load(Ordering::Relaxed) {
@@ -320,7 +320,7 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
                     Ok(())
                 })
             });
-            // Logins that fail, as fast as they go: by TLS each with a handshake.
+            // Failing logins as fast as possible, over TLS with a handshake each.
             let logins = scope.spawn(|| {
                 let mut tried = 0_u64;
                 while !is_over.load(Ordering::Relaxed) {
@@ -337,7 +337,7 @@ fn idle_slow_and_endless_connections_leave_page_and_control_socket_quick() {
             println!("{what}: {opened} connections, {tried} logins meanwhile");
         });
 
-        // A head that comes byte by byte is not waited for.
+        // The server does not wait for a head that arrives byte by byte.
         let began = Instant::now();
         let mut slow = connect(&lab);
         slow.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

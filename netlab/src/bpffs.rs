@@ -1,4 +1,4 @@
-//! A BPF file system of one's own, so that pins of a test are nobody else's.
+//! A private BPF file system, so that nobody else sees a test's pins.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,18 +15,17 @@ use nix::sys::statfs::statfs;
 use crate::child::{directory, must, text_of};
 use crate::program::{EXIT, Instruction, Kind, load};
 
-/// A BPF file system on a temporary directory, unmounted on drop. What is pinned in it outlives the processes that
-/// pinned it.
+/// A BPF file system on a temporary directory, unmounted on drop. Pins outlive the processes that created them.
 #[derive(Debug)]
 pub struct Bpffs {
     path: PathBuf,
 }
 
 impl Bpffs {
-    /// Mounts one.
+    /// Mounts a new file system.
     ///
     /// # Errors
-    /// If `mount` cannot.
+    /// Fails if `mount` fails.
     pub fn mount() -> Result<Self> {
         let path = directory();
         std::fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
@@ -35,20 +34,20 @@ impl Bpffs {
         Ok(bpffs)
     }
 
-    /// Loads an XDP program that passes every packet, pins it here as `name`, and gives its path, for `ip link set dev
-    /// IF xdp pinned PATH`.
+    /// Loads an XDP program that passes every packet, pins it as `name`, and returns the path for `ip link set dev IF
+    /// xdp pinned PATH`.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn pin_passing_program(&self, name: &str) -> Result<PathBuf> {
         self.pin_passing(name, 0)
     }
 
-    /// The same, of a program that takes packets in several fragments: as one does that reads headers alone (Linux
-    /// 5.18).
+    /// Loads and pins a passing XDP program that accepts packets in several fragments, as a program that only reads
+    /// headers may do (Linux 5.18).
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn pin_passing_program_with_fragments(&self, name: &str) -> Result<PathBuf> {
         // include/uapi/linux/bpf.h: BPF_F_XDP_HAS_FRAGS.
         const HAS_FRAGMENTS: u32 = 1 << 5;
@@ -67,18 +66,18 @@ impl Bpffs {
         Ok(path)
     }
 
-    /// Where it is for processes that are not told otherwise.
+    /// Returns the path of the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Mounts one where it is usually, for the calling thread and what that starts, unless one is there.
+/// Mounts a BPF file system at /sys/fs/bpf for the calling thread and what it starts, unless one is mounted there.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn usual_bpffs() -> Result<()> {
-    /// `BPF_FS_MAGIC` of linux/magic.h.
+    /// Magic number `BPF_FS_MAGIC` of linux/magic.h.
     const MAGIC: i64 = 0xcafe_4a11;
     const USUAL: &str = "/sys/fs/bpf";
 
@@ -93,12 +92,12 @@ pub fn usual_bpffs() -> Result<()> {
 
 impl Drop for Bpffs {
     fn drop(&mut self) {
-        // What cannot be removed now, the next run sweeps.
+        // A later run sweeps what cannot be removed now.
         let _left = remove(&self.path);
     }
 }
 
-/// `union bpf_attr` for BPF_OBJ_PIN.
+/// `union bpf_attr` of linux/bpf.h, for BPF_OBJ_PIN.
 #[repr(C)]
 struct PinAttr {
     path: u64,

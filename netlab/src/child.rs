@@ -1,4 +1,4 @@
-//! Child processes, by id: run to their end, or killed with the value that holds them.
+//! Child processes that run to their end, or are killed when their value is dropped.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -13,25 +13,25 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// What a child that ran to its end left.
+/// Result of a child that ran to its end.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// How it ended.
+    /// Exit status of the child.
     pub status: ExitStatus,
-    /// Standard output.
+    /// Text of standard output.
     pub stdout: String,
-    /// Standard error.
+    /// Text of standard error.
     pub stderr: String,
 }
 
 impl Output {
-    /// The exit code; -1 for a child that a signal ended.
+    /// Returns the exit code, or -1 for a child that a signal ended.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
 }
 
-/// A running child, killed on drop with all of its own. It dies with the thread that started it, too.
+/// A running child. It is killed on drop with all of its own children, and dies with the thread that started it.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -41,13 +41,13 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a command; its standard error is kept, its standard output dropped.
+    /// Starts a command. Its standard error is kept, its standard output is discarded.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the command cannot be started.
     pub fn start(mut command: Command) -> Result<Self> {
         let name = format!("{command:?}");
-        // A group of its own, so that its own children go with it.
+        // The child gets its own process group, so that its children are killed with it.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().with_context(|| format!("start {name}"))?;
         let stderr = process.stderr.take().context("standard error is piped")?;
@@ -59,27 +59,27 @@ impl Child {
                 let mut all = heard.lock().unwrap_or_else(PoisonError::into_inner);
                 all.push_str(&line);
                 all.push('\n');
-                // Nobody may be waiting any more; what was said is kept all the same.
+                // The text is kept even if nobody waits for a line any more.
                 let _nobody_waits = send.send(line);
             }
         });
         Ok(Self { name, process, lines, said })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has said on standard error so far.
+    /// Returns the standard error so far.
     pub fn stderr(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until it says a line that contains `text` on standard error.
+    /// Waits until the child prints a line that contains `text` on standard error, and returns that line.
     ///
     /// # Errors
-    /// If it ends or the time passes first; the error has all that it said.
+    /// Fails if the child ends or the time passes first. The error contains the standard error so far.
     pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<String> {
         let deadline = Instant::now() + within;
         loop {
@@ -97,18 +97,18 @@ impl Child {
         }
     }
 
-    /// Sends a signal.
+    /// Sends the child a signal.
     ///
     /// # Errors
-    /// If it is gone.
+    /// Fails if the child is gone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill(self.pid()?, signal).with_context(|| format!("signal {}", self.name))
     }
 
-    /// Waits for its end.
+    /// Waits until the child ends, and returns its status.
     ///
     /// # Errors
-    /// If the time passes first.
+    /// Fails if the time passes first.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + within;
         loop {
@@ -122,10 +122,10 @@ impl Child {
         }
     }
 
-    /// Processor time that it and the children it has waited for have used.
+    /// Returns the processor time that the child and its own reaped children have used.
     ///
     /// # Errors
-    /// If it is gone.
+    /// Fails if the child is gone.
     pub fn cpu_time(&self) -> Result<Duration> {
         let path = format!("/proc/{}/stat", self.id());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -143,7 +143,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Already gone is as good.
+        // A child that is already gone needs no signal.
         let _gone = self.pid().map(|pid| killpg(pid, Signal::SIGKILL));
         let _gone = self.process.wait();
     }
@@ -160,7 +160,7 @@ pub(crate) fn run(mut command: Command) -> Result<Output> {
     })
 }
 
-/// Runs a command that must succeed, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn must(program: &str, args: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(args);
@@ -171,17 +171,17 @@ pub(crate) fn must(program: &str, args: &[&str]) -> Result<String> {
     Ok(output.stdout)
 }
 
-/// A file's text, or nothing.
+/// Returns a file's text, or an empty string if the file cannot be read.
 pub(crate) fn text_of(path: &Path) -> String {
     let mut text = String::new();
     if let Ok(mut file) = std::fs::File::open(path) {
-        // A file that goes away under way is one that is not there.
+        // A file that disappears during the read counts as missing.
         let _gone = file.read_to_string(&mut text);
     }
     text
 }
 
-/// A directory of one's own under the system's temporary one, not yet there.
+/// Returns a unique path below the system's temporary directory that does not exist yet.
 pub(crate) fn directory() -> PathBuf {
     std::env::temp_dir().join(crate::unique_name())
 }

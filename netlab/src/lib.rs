@@ -1,8 +1,8 @@
 //! A network of namespaces on one machine, for tests and the demo.
 //!
-//! Knows `ip`, `nsenter`, `mount` and raw sockets; knows nothing of the limiter. Everything it makes carries the prefix
-//! [`PREFIX`] and its maker's process id, goes with the value that made it, and is swept by the next run where its
-//! maker was killed. It never touches an interface that it has not made.
+//! Knows `ip`, `nsenter`, `mount` and raw sockets, and nothing about the limiter. The name of everything it creates has
+//! the prefix [`PREFIX`] and the creator's process id. Everything is removed with the value that created it. The next
+//! run sweeps what a killed run left behind. No interface is touched that was not created here.
 
 mod bpffs;
 mod child;
@@ -30,15 +30,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 
-/// What the name of everything made here begins with.
+/// Prefix of the name of everything that this crate creates.
 pub const PREFIX: &str = "rl-";
 
-/// A name that no one else uses: prefix, process id, number.
+/// Returns a unique name: prefix, process id, number.
 fn unique_name() -> String {
     format!("{PREFIX}{}", maker_and_number())
 }
 
-/// The same with a word in it that says what it is for.
+/// Returns a unique name that contains a word for its purpose.
 fn unique_name_of(role: &str) -> String {
     format!("{PREFIX}{role}-{}", maker_and_number())
 }
@@ -48,28 +48,28 @@ fn maker_and_number() -> String {
     format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Whether a name is one of ours whose maker is gone.
+/// Returns whether a name belongs to this crate and its creator no longer runs.
 fn is_leftover(name: &str) -> bool {
-    // The first number is the maker; words that say what it is for may stand before.
+    // The first number is the creator's process id; words for the purpose may precede it.
     let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').find(|part| part.parse::<u32>().is_ok()));
     maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
 }
 
-/// Removes what runs that were killed have left behind, and says what that was.
+/// Removes what killed runs have left behind, and returns a description of each item.
 ///
 /// # Errors
-/// If what there is cannot be listed, or something cannot be removed.
+/// Fails if the items cannot be listed, or one cannot be removed.
 pub fn sweep() -> Result<Vec<String>> {
     Ok([namespace::sweep()?, bpffs::sweep()?].concat())
 }
 
-/// Why a test or the demo cannot make namespaces here; none if it can.
+/// Returns the reason why a test or the demo cannot create namespaces here, or `None`.
 pub fn obstacle() -> Option<&'static str> {
     (!nix::unistd::geteuid().is_root()).then_some("needs root")
 }
 
-/// Ends the test that it stands in where that is not root, or where one of `$obstacle` (an `Option` of why not) says so.
-/// The line that it prints is what the harness counts.
+/// Ends the surrounding test if it does not run as root, or if one of `$obstacle` (an `Option` of a reason) is `Some`.
+/// The harness counts the lines that this prints.
 #[macro_export]
 macro_rules! needs_root {
     ($($obstacle:expr),* $(,)?) => {
@@ -83,7 +83,7 @@ macro_rules! needs_root {
     };
 }
 
-/// The name of the function in which a type is declared, from the type's own.
+/// Returns the name of the function that declares a type, taken from the type's own name.
 pub fn function_of(type_name: &str) -> &str {
     type_name.rsplit("::").nth(1).unwrap_or(type_name)
 }

@@ -20,18 +20,18 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one.
+    /// Creates a namespace.
     ///
     /// # Errors
-    /// If `ip` cannot.
+    /// Fails if `ip` fails.
     pub fn new() -> Result<Self> {
         Self::make(crate::unique_name())
     }
 
-    /// Makes one whose name says what it is for: one or more words of letters, joined by `-`.
+    /// Creates a namespace with its purpose in the name: one or more words of letters, joined by `-`.
     ///
     /// # Errors
-    /// As for [`Namespace::new`].
+    /// Fails as [`Namespace::new`] does.
     pub fn named(role: &str) -> Result<Self> {
         Self::make(crate::unique_name_of(role))
     }
@@ -43,23 +43,23 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as `ip netns` has it.
+    /// Returns the name, as `ip netns` lists it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// `ip`, in here.
+    /// Runs `ip` in this namespace, and returns its output.
     ///
     /// # Errors
-    /// If it fails; the error has what it said.
+    /// Fails if `ip` fails. The error contains its output.
     pub fn ip(&self, args: &[&str]) -> Result<String> {
         must("ip", &[&["-n", &self.name], args].concat())
     }
 
-    /// Gives an interface an address (with its prefix length), at once usable.
+    /// Gives an interface an address with its prefix length. The address is usable at once.
     ///
     /// # Errors
-    /// If `ip` cannot.
+    /// Fails if `ip` fails.
     pub fn add_address(&self, interface: &str, address: &str) -> Result<()> {
         // Duplicate address detection would keep an IPv6 address unusable for a second.
         let options: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
@@ -72,15 +72,15 @@ impl Namespace {
         self.inside(|| std::fs::write(&path, "1").with_context(|| format!("write {path}")))
     }
 
-    /// A command that runs in here, with the file systems of the machine: `ip netns exec` would hide /sys/fs/bpf.
-    /// It dies with the thread that starts it.
+    /// Returns a command that runs in this namespace with the machine's file systems. `ip netns exec` would hide
+    /// /sys/fs/bpf. The command dies with the thread that starts it.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "nsenter"]).arg(self.net_argument()).arg("--").arg(program);
         command
     }
 
-    /// A command that runs in here and finds `bpffs` at /sys/fs/bpf.
+    /// Returns a command that runs in this namespace and finds `bpffs` at /sys/fs/bpf.
     pub fn command_with(&self, bpffs: &Bpffs, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -93,10 +93,10 @@ impl Namespace {
         command
     }
 
-    /// Runs a command in here to its end.
+    /// Runs a command in this namespace to its end.
     ///
     /// # Errors
-    /// If it cannot be started; not if it fails.
+    /// Fails if the command cannot be started, but not if the command itself fails.
     pub fn run(&self, argv: &[&str]) -> Result<Output> {
         let [program, args @ ..] = argv else { return Err(anyhow!("no program to run")) };
         let mut command = self.command(program);
@@ -104,17 +104,17 @@ impl Namespace {
         child::run(command)
     }
 
-    /// The same, which must not fail either.
+    /// Runs a command in this namespace to its end, and fails if the command fails.
     pub(crate) fn must(&self, argv: &[&str]) -> Result<()> {
         let output = self.run(argv)?;
         ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
         Ok(())
     }
 
-    /// Runs `work` on a thread of its own that is in here; sockets made there stay in here.
+    /// Runs `work` on a separate thread in this namespace. Sockets that `work` creates stay in the namespace.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or from `work`.
+    /// Fails if the namespace cannot be entered, or if `work` fails.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -125,7 +125,7 @@ impl Namespace {
         })
     }
 
-    /// Puts the calling thread in here for good.
+    /// Moves the calling thread into this namespace for good.
     pub(crate) fn enter(&self) -> Result<()> {
         let path = self.path();
         let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
@@ -143,7 +143,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Nothing can be done about one that cannot be removed, but the next run sweeps it.
+        // The next run sweeps a namespace that cannot be removed.
         let _left = must("ip", &["netns", "del", &self.name]);
     }
 }
@@ -151,20 +151,20 @@ impl Drop for Namespace {
 /// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Where it is.
+    /// Namespace of the end.
     pub namespace: &'a Namespace,
-    /// Its name, at most 15 bytes.
+    /// Name of the interface, at most 15 bytes.
     pub interface: &'a str,
-    /// Its addresses, each with its prefix length.
+    /// Addresses of the interface, each with its prefix length.
     pub addresses: &'a [&'a str],
 }
 
-/// Makes a veth pair, its ends made where they belong, up and addressed. Each end knows the other's link address, so
-/// that no resolution packet is between what is sent and what is counted. An end without IPv6 addresses has no IPv6;
-/// one with them reports its multicast groups at a time of its own choice.
+/// Creates a veth pair with both ends up and addressed. Each end knows the other's link address, so that no address
+/// resolution disturbs the counts. An end without IPv6 addresses has no IPv6. An end with IPv6 addresses reports its
+/// multicast groups at times of its own choice.
 ///
 /// # Errors
-/// If `ip` cannot.
+/// Fails if `ip` fails.
 pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
     let (a, b) = (one.namespace, other.namespace);
     must(
@@ -191,17 +191,18 @@ pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
         for address in end.addresses {
             end.namespace.add_address(end.interface, address)?;
         }
-        // No router solicitations, no multicast reports: only what a test sends is counted.
+        // Without link-local addresses there are no router solicitations or multicast reports, so only a test's frames
+        // count.
         end.namespace.ip(&["link", "set", end.interface, "addrgenmode", "none", "up"])?;
     }
     acquaint(one, other)
 }
 
-/// Has each end know the other's link address for good. [`veth`] does so by itself; two ends that are joined over
-/// others need it.
+/// Makes each end know the other's link address permanently. [`veth`] does so itself. Two ends that are joined through
+/// other interfaces need this call.
 ///
 /// # Errors
-/// If `ip` cannot.
+/// Fails if `ip` fails.
 pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
     for (end, peer) in [(one, other), (other, one)] {
         let link = link_address(peer)?;
@@ -209,7 +210,7 @@ pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
             let (host, _) = address.split_once('/').with_context(|| format!("{address} has no prefix length"))?;
             host.parse::<IpAddr>().with_context(|| format!("{host} is no address"))?;
             if !end.addresses.iter().any(|own| own.contains(':') == host.contains(':')) {
-                // It speaks nothing of that family.
+                // The end has no address of that family.
                 continue;
             }
             end.namespace.ip(&["neigh", "replace", host, "lladdr", &link, "dev", end.interface, "nud", "permanent"])?;
@@ -218,10 +219,10 @@ pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Has an interface send segments as they are on a wire: none larger than its MTU, each with its checksum.
+/// Makes an interface send segments as they are on a wire: none larger than its MTU, each with its checksum.
 ///
 /// # Errors
-/// If `ethtool` cannot.
+/// Fails if `ethtool` fails.
 pub fn without_offloads(namespace: &Namespace, interface: &str) -> Result<()> {
     let off = ["tso", "gso", "gro", "tx", "sg"].map(|feature| [feature, "off"]);
     namespace.must(&[&["ethtool", "-K", interface], off.as_flattened()].concat())
@@ -240,7 +241,7 @@ pub(crate) fn sweep() -> Result<Vec<String>> {
         if crate::is_leftover(name) {
             match must("ip", &["netns", "del", name]) {
                 Ok(_) => swept.push(format!("namespace {name}")),
-                // Another run has swept it at the same time.
+                // Another run has swept the namespace at the same time.
                 Err(_) if !Path::new("/run/netns").join(name).exists() => {}
                 Err(error) => return Err(error),
             }

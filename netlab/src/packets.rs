@@ -1,4 +1,4 @@
-//! Raw frames, sent as they are: tags, lies and all.
+//! Raw frames, sent byte for byte, including tags and invalid fields.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::Namespace;
 
-/// What a listener holds until it is read: some hundred thousand short frames.
+/// Receive buffer of a listener in bytes, enough for some hundred thousand short frames.
 const HEARD_BYTES_MAX: usize = 128 << 20;
 
 /// A packet socket on one interface of a namespace.
@@ -28,18 +28,18 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens one that only sends.
+    /// Opens a socket that only sends.
     ///
     /// # Errors
-    /// If there is no such interface in there, or without CAP_NET_RAW.
+    /// Fails if the namespace has no such interface, or without CAP_NET_RAW.
     pub fn sender(namespace: &Namespace, interface: &str) -> Result<Self> {
         Self::open(namespace, interface, 0)
     }
 
-    /// Opens one that also hears everything.
+    /// Opens a socket that also receives every frame.
     ///
     /// # Errors
-    /// As for [`PacketSocket::sender`].
+    /// Fails as [`PacketSocket::sender`] does.
     pub fn listener(namespace: &Namespace, interface: &str) -> Result<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "an EtherType, 3")]
         let all = (libc::ETH_P_ALL as u16).to_be();
@@ -59,10 +59,10 @@ impl PacketSocket {
         })
     }
 
-    /// Sends a frame, waiting where the queue is full.
+    /// Sends a frame, and waits while the queue is full.
     ///
     /// # Errors
-    /// If the kernel refuses it.
+    /// Fails if the kernel refuses the frame.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         loop {
             match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
@@ -73,10 +73,10 @@ impl PacketSocket {
         }
     }
 
-    /// Takes the next frame that was heard; none if there is none now.
+    /// Returns the next received frame, or `None` if there is none now.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// Fails if the socket fails.
     pub fn receive(&self) -> Result<Option<Vec<u8>>> {
         let mut frame = vec![0; 65_536];
         match recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {
@@ -89,7 +89,7 @@ impl PacketSocket {
         }
     }
 
-    /// Takes the next frame that was heard into `frame`, waiting for it this long; its length, none if none came.
+    /// Writes the next received frame into `frame`. Returns its length, or `None` if none arrives within `wait`.
     pub(crate) fn receive_within(&self, wait: Duration, frame: &mut [u8]) -> Result<Option<usize>> {
         let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
@@ -104,10 +104,10 @@ impl PacketSocket {
         }
     }
 
-    /// Takes the next frame that was heard, and when the stack took it, by the wall clock since 1970.
+    /// Returns the next received frame, and the time at which the stack took it, by the wall clock since 1970.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// Fails if the socket fails.
     pub fn receive_at(&self) -> Result<Option<(Duration, Vec<u8>)>> {
         let mut frame = vec![0; 2048];
         let mut control = nix::cmsg_space!(TimeSpec);
@@ -129,7 +129,7 @@ impl PacketSocket {
     }
 }
 
-/// The address of an interface of this thread's namespace.
+/// Returns the link-layer address of an interface of this thread's namespace.
 fn link(interface: &str, protocol: u16) -> Result<LinkAddr> {
     let index = nix::net::if_::if_nametoindex(interface).with_context(|| format!("no interface {interface}"))?;
     let address = libc::sockaddr_ll {
@@ -143,8 +143,7 @@ fn link(interface: &str, protocol: u16) -> Result<LinkAddr> {
         sll_addr: [0; 8],
     };
     let len = u32::try_from(size_of_val(&address)).context("a socket address is short")?;
-    // SAFETY: the pointer is to a whole sockaddr_ll of the family that it says, alive for the call; its bytes are
-    // copied.
+    // SAFETY: the pointer is to a whole sockaddr_ll of the stated family, alive for the call. Its bytes are copied.
     let link = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(len)) };
     link.context("a link address")
 }

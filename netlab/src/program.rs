@@ -1,4 +1,4 @@
-//! Small BPF programs, as the kernel takes them.
+//! Small BPF programs in the kernel's encoding.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -15,9 +15,9 @@ pub(crate) const EXIT: Instruction = [0x95, 0, 0, 0, 0, 0, 0, 0];
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(crate) enum Kind {
-    /// `BPF_PROG_TYPE_SCHED_CLS`
+    /// A classifier, `BPF_PROG_TYPE_SCHED_CLS`
     Classifier = 3,
-    /// `BPF_PROG_TYPE_XDP`
+    /// An XDP program, `BPF_PROG_TYPE_XDP`
     Xdp = 6,
 }
 
@@ -29,12 +29,12 @@ struct LoadAttr {
     instructions_len: u32,
     instructions: u64,
     license: u64,
-    /// Log and its buffer, left out.
+    /// Log and its buffer, unused.
     log: [u64; 2],
-    /// The kernel's version, left out.
+    /// Version of the kernel, unused.
     version: u32,
     flags: u32,
-    /// Name and interface, left out.
+    /// Name and interface, unused.
     rest: [u64; 3],
 }
 

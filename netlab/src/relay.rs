@@ -1,6 +1,6 @@
-//! A wire with trouble: carries frames between two interfaces of a namespace, and loses or delays some.
+//! A lossy wire: carries frames between two interfaces of a namespace, and loses or delays some.
 //!
-//! For kernels without netem, and for a limiter that must not see what is lost: it happens before the frame arrives.
+//! Used on kernels without netem, and for a limiter that must not see lost frames: a frame is lost before it arrives.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,33 +13,33 @@ use anyhow::Result;
 
 use crate::{Namespace, PacketSocket};
 
-/// How often a relay looks whether it should stop.
+/// Interval at which a relay checks whether it should stop.
 const TICK: Duration = Duration::from_millis(20);
 const FRAME_BYTES_MAX: usize = 65_536;
-/// Out of so many frames.
+/// Number of frames to which [`Trouble`] refers.
 const MILLE: u64 = 1000;
 
-/// What befalls frames, in each direction.
+/// Loss and delay of frames, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Of a thousand frames, how many are lost.
+    /// Number of lost frames in a thousand.
     pub lost: u64,
-    /// Of a thousand frames, how many are delayed.
+    /// Number of delayed frames in a thousand.
     pub held: u64,
-    /// For how long: those that come meanwhile overtake them.
+    /// Duration of a delay. Frames that arrive meanwhile overtake the delayed ones.
     pub hold: Duration,
-    /// Where the chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// What became of the frames so far, both directions together.
+/// Number of frames so far, both directions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Carried, sooner or later.
+    /// Frames carried, delayed or not.
     pub carried: u64,
-    /// Lost on purpose.
+    /// Frames lost on purpose.
     pub lost: u64,
-    /// Of those carried, how many were delayed.
+    /// Carried frames that were delayed.
     pub held: u64,
 }
 
@@ -50,7 +50,7 @@ struct Counts {
     held: AtomicU64,
 }
 
-/// Two threads, one a direction, until it is dropped.
+/// A relay of two threads, one for each direction, until it is dropped.
 #[derive(Debug)]
 pub struct Relay {
     is_over: Arc<AtomicBool>,
@@ -59,16 +59,16 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Joins two interfaces of a namespace. Neither may have addresses, and no end of either wire may leave work to its
-    /// peer (see [`crate::without_offloads`]).
+    /// Joins two interfaces of a namespace. Neither may have addresses, and offloads must be off at every end of both
+    /// wires (see [`crate::without_offloads`]).
     ///
     /// # Errors
-    /// If there is no such interface in there, or without `CAP_NET_RAW`.
+    /// Fails if the namespace has no such interface, or without `CAP_NET_RAW`.
     pub fn start(namespace: &Namespace, interfaces: [&str; 2], trouble: Trouble) -> Result<Self> {
         let [one, other] = interfaces.map(|interface| PacketSocket::listener(namespace, interface).map(Arc::new));
         let (one, other) = (one?, other?);
         let (is_over, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Counts::default()));
-        // A socket does not hear what it sends itself, so each serves one direction's hearing and the other's sending.
+        // A socket does not receive its own frames, so each one receives for one direction and sends for the other.
         let directions = [(Arc::clone(&one), Arc::clone(&other), 1), (other, one, 2)];
         let threads = directions.map(|(from, to, salt)| {
             let (is_over, counts) = (Arc::clone(&is_over), Arc::clone(&counts));
@@ -78,7 +78,7 @@ impl Relay {
         Ok(Self { is_over, counts, threads: threads.into() })
     }
 
-    /// What became of the frames so far.
+    /// Returns the number of frames so far.
     pub fn forwarded(&self) -> Forwarded {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Forwarded { carried: of(&self.counts.carried), lost: of(&self.counts.lost), held: of(&self.counts.held) }
@@ -89,13 +89,13 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that failed carried nothing any more, which its caller has seen: no answer came.
+            // A thread that failed carried nothing more, which its caller has noticed.
             let _failed = thread.join();
         }
     }
 }
 
-/// A delayed frame: when it goes on, and its number, so that two of one time keep their order.
+/// A delayed frame: its due time and a number, so that frames of the same time keep their order.
 type Held = Reverse<(Instant, u64, Vec<u8>)>;
 
 fn carry(
@@ -132,7 +132,7 @@ fn carry(
     Ok(())
 }
 
-/// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to lose frames by.
+/// Random numbers of `SplitMix64` (Steele, Lea, Flood 2014), which are good enough to choose frames to lose.
 #[derive(Debug)]
 struct Chance(u64);
 

@@ -16,10 +16,10 @@ use anyhow::{Context, Result, anyhow};
 use crate::child::must;
 use crate::{Child, Namespace};
 
-/// How often a server looks whether it should stop.
+/// Interval at which a server checks whether it should stop.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Counts by client.
+/// Counts of something by client address.
 type Counts = Arc<Mutex<BTreeMap<IpAddr, u64>>>;
 
 fn lock(counts: &Counts) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
@@ -47,13 +47,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A server that panicked has said so already.
+            // A server that panicked has reported so already.
             let _panicked = thread.join();
         }
     }
 }
 
-/// Answers every connection with one short HTTP response, and counts connections and requests by client.
+/// A server that answers every connection with one short HTTP response, and counts connections and requests by client.
 #[derive(Debug)]
 pub struct HttpServer {
     serving: Serving,
@@ -61,10 +61,10 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Starts one on this address of the namespace.
+    /// Starts a server on this address of the namespace.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Fails if the address cannot be bound.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let listener =
             namespace.inside(|| TcpListener::bind(address).with_context(|| format!("listen on {address}")))?;
@@ -86,18 +86,18 @@ impl HttpServer {
         Ok(Self { serving, requests })
     }
 
-    /// Connections so far, by client.
+    /// Returns the number of connections so far, by client.
     pub fn connections(&self) -> BTreeMap<IpAddr, u64> {
         lock(&self.serving.counts).clone()
     }
 
-    /// Requests so far, by client.
+    /// Returns the number of requests so far, by client.
     pub fn requests(&self) -> BTreeMap<IpAddr, u64> {
         lock(&self.requests).clone()
     }
 }
 
-/// A client that goes away meanwhile is none of the server's business.
+/// Answers one request of a client. A client that goes away meanwhile is ignored.
 fn answer(mut stream: TcpStream, client: IpAddr, requests: &Counts) {
     let mut request = [0; 4096];
     let heard = stream.set_nonblocking(false).and_then(|()| stream.read(&mut request));
@@ -107,15 +107,15 @@ fn answer(mut stream: TcpStream, client: IpAddr, requests: &Counts) {
     }
 }
 
-/// Counts datagrams by client.
+/// A server that counts datagrams by client.
 #[derive(Debug)]
 pub struct UdpCounter(Serving);
 
 impl UdpCounter {
-    /// Starts one on this address of the namespace.
+    /// Starts a server on this address of the namespace.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Fails if the address cannot be bound.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
         let socket = namespace.inside(|| UdpSocket::bind(address).with_context(|| format!("listen on {address}")))?;
         socket.set_read_timeout(Some(TICK))?;
@@ -129,26 +129,26 @@ impl UdpCounter {
         })))
     }
 
-    /// Datagrams so far, by client.
+    /// Returns the number of datagrams so far, by client.
     pub fn datagrams(&self) -> BTreeMap<IpAddr, u64> {
         lock(&self.0.counts).clone()
     }
 }
 
-/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`)
-/// in `directory`. It answers `ok`, and below `/files/` with what lies in `directory/files`.
+/// Starts nginx in the namespace as one process, on these addresses. Its files and its access log (`access.log`) are in
+/// `directory`. nginx answers `ok`, and below `/files/` with the files of `directory/files`.
 ///
 /// # Errors
-/// If it is not installed, or does not answer within five seconds.
+/// Fails if nginx is not installed, or does not answer within five seconds.
 pub fn nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]) -> Result<Child> {
     let listen: String = addresses.iter().map(|address| format!("listen {address}; ")).collect();
     start_nginx(namespace, directory, addresses, &listen)
 }
 
-/// The same, which speaks TLS 1.2 and 1.3 on the `tls` ones of its addresses, with a certificate of its own.
+/// Starts nginx as [`nginx`] does, which also speaks TLS 1.2 and 1.3 on the addresses `tls`, with its own certificate.
 ///
 /// # Errors
-/// As for [`nginx`], and if `openssl` cannot make the certificate.
+/// Fails as [`nginx`] does, and if `openssl` cannot make the certificate.
 pub fn nginx_with_tls(
     namespace: &Namespace,
     directory: &Path,
@@ -158,10 +158,10 @@ pub fn nginx_with_tls(
     start_nginx_with_tls(namespace, directory, clear, tls, "ssl")
 }
 
-/// The same, which speaks HTTP/2 there too.
+/// Starts nginx as [`nginx_with_tls`] does, which also speaks HTTP/2 on the addresses `tls`.
 ///
 /// # Errors
-/// As for [`nginx_with_tls`].
+/// Fails as [`nginx_with_tls`] does.
 pub fn nginx_with_http2(
     namespace: &Namespace,
     directory: &Path,
@@ -171,7 +171,7 @@ pub fn nginx_with_http2(
     start_nginx_with_tls(namespace, directory, clear, tls, "ssl http2")
 }
 
-/// Makes a key and a certificate for it, and returns the paths of both: `key.pem` and `certificate.pem` in `directory`.
+/// Creates a key and its certificate, and returns the paths of both: `key.pem` and `certificate.pem` in `directory`.
 ///
 /// # Errors
 /// Fails if `openssl` cannot make them.
@@ -219,7 +219,7 @@ fn start_nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]
 /// Starts a server in a namespace, and waits until it answers there.
 ///
 /// # Errors
-/// If it cannot be started, or does not answer within ten seconds.
+/// Fails if the server cannot be started, or does not answer within ten seconds.
 pub fn serving(namespace: &Namespace, command: Command, address: SocketAddr) -> Result<Child> {
     let server = Child::start(command)?;
     for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! Waiting for what is read to come to rest: logs and counts, which follow what clients did.
+//! Waiting until a value no longer changes: logs and counts lag behind what clients did.
 
 use std::fmt::Debug;
 use std::thread;
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// How long it must not change until it has come to rest.
+/// Time without a change after which a value has settled.
 const QUIET: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
-/// What `read` says once it does not change any more.
+/// Returns the value of `read` once it has not changed for 0.3 seconds.
 ///
 /// # Errors
-/// If `read` fails, or what it says still changes after 10 seconds.
+/// Fails if `read` fails, or if its value still changes after 10 seconds.
 pub fn settled<T: PartialEq + Copy + Debug>(read: impl Fn() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     let (mut last, mut since) = (read()?, Instant::now());

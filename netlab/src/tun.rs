@@ -1,4 +1,4 @@
-//! A network interface whose packets a test reads and writes: IP alone, with no Ethernet header.
+//! A TUN interface for tests, which read and write its packets: IP only, without an Ethernet header.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -14,12 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::namespace::Namespace;
 
-/// `TUNSETIFF` of linux/if_tun.h.
+/// Request number `TUNSETIFF` of linux/if_tun.h.
 const SET: libc::c_ulong = 0x4004_54ca;
-/// `IFF_TUN | IFF_NO_PI`, likewise.
+/// Flags `IFF_TUN | IFF_NO_PI` of linux/if_tun.h.
 const PLAIN: u16 = 0x0001 | 0x1000;
 
-/// `struct ifreq`, with flags for its data.
+/// `struct ifreq` of linux/if.h, with flags as its data.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -27,20 +27,20 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// The other end of such an interface, which is gone when this is dropped.
+/// The user-space end of a TUN interface, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Tun(File);
 
 impl Tun {
-    /// Makes one with this address, and sets it up.
+    /// Creates an interface with this address, and sets it up.
     ///
     /// # Errors
-    /// If there is no `/dev/net/tun`, or the kernel refuses.
+    /// Fails if there is no `/dev/net/tun`, or if the kernel refuses.
     pub fn new(namespace: &Namespace, name: &str, address: &str) -> Result<Self> {
         let file = namespace.inside(|| {
             let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").context("open /dev/net/tun")?;
             let mut request = Request { name: [0; libc::IFNAMSIZ], flags: PLAIN, rest: [0; 22] };
-            // The last one stays 0.
+            // The last byte stays 0.
             for (to, from) in request.name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
                 *to = from;
             }
@@ -54,32 +54,32 @@ impl Tun {
         Ok(Self(file))
     }
 
-    /// Has a packet come in.
+    /// Delivers a packet to the interface as incoming.
     ///
     /// # Errors
-    /// If the interface does not take it.
+    /// Fails if the interface does not accept the packet.
     pub fn send(&mut self, packet: &[u8]) -> Result<()> {
         self.0.write_all(packet).context("write a packet")
     }
 }
 
-/// Two such interfaces, each of which has come in what the other has sent, until this is dropped.
+/// Two TUN interfaces that exchange their packets until this is dropped.
 #[derive(Debug)]
 pub struct TunPair {
     is_over: Arc<AtomicBool>,
     carriers: Vec<JoinHandle<()>>,
 }
 
-/// How long a carrier waits for a packet before it looks whether it is over.
+/// Time in milliseconds that a carrier waits for a packet before it checks whether it should stop.
 const LOOKS_AFTER_MS: u16 = 50;
-/// No packet is longer.
+/// Upper bound of a packet's length in bytes.
 const PACKET_BYTES_MAX: usize = 1 << 16;
 
 impl TunPair {
-    /// Joins these.
+    /// Joins two interfaces.
     ///
     /// # Errors
-    /// If a file cannot be opened once more.
+    /// Fails if a file cannot be cloned.
     pub fn new([first, second]: [Tun; 2]) -> Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let back = (second.0.try_clone().context("clone a file")?, first.0.try_clone().context("clone a file")?);
@@ -98,7 +98,7 @@ fn carry(mut from: File, mut to: File, is_over: &AtomicBool) {
         if poll(&mut waits, PollTimeout::from(LOOKS_AFTER_MS)) != Ok(1) {
             continue;
         }
-        // What an interface does not take, or has no more, is lost.
+        // Packets that an interface does not accept are lost.
         let Ok(bytes) = from.read(&mut packet) else { continue };
         let _lost = to.write_all(&packet[..bytes]);
     }
@@ -108,7 +108,7 @@ impl Drop for TunPair {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for carrier in self.carriers.drain(..) {
-            // It has no more to say.
+            // A carrier returns nothing.
             let _ended = carrier.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What the laboratory promises: it works, and nothing of it remains.
+//! Tests of the laboratory, which must work and leave nothing behind.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -134,7 +134,7 @@ fn a_relay_carries_what_it_does_not_lose() {
         for _ in 0..100 {
             socket.send_to(b"x", "10.9.0.1:443".parse::<SocketAddr>().unwrap()).unwrap();
         }
-        // No more at once than a socket has room for.
+        // Limits the outstanding datagrams to what a socket can buffer.
         let deadline = Instant::now() + Duration::from_secs(5);
         while relay.forwarded().carried + relay.forwarded().lost < sent || arrived() < relay.forwarded().carried {
             assert!(Instant::now() < deadline, "{:?}, {} arrived", relay.forwarded(), arrived());

@@ -1,8 +1,8 @@
-//! Runs a program as the unit would: with its capabilities, group and umask, no new privileges, its system calls and
-//! address families.
+//! Runs a program under the restrictions of the systemd unit: capabilities, group, umask, no new privileges, system
+//! calls and address families.
 //!
-//! Arguments: the program and its own. What of the unit is left out: what it mounts and hides, its limits of memory
-//! that is written and executed and of namespaces, and whatever systemd makes before it starts the program.
+//! Arguments: the program and its own arguments. Not reproduced are the unit's mounts and hidden paths, and its limits
+//! on memory protection and namespaces. Whatever systemd sets up before the start is missing too.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -52,7 +52,7 @@ fn take_group() -> Result<()> {
     Ok(())
 }
 
-/// Root's next program has what is left in the bounding set.
+/// Limits the bounding set to the named capabilities, which become those of the next program that root executes.
 fn bound(names: &[&str]) -> Result<()> {
     let kept = names.iter().map(|name| name.parse()).collect::<Result<CapsHashSet, _>>()?;
     for other in caps::read(None, CapSet::Bounding)?.difference(&kept) {
@@ -77,8 +77,8 @@ fn families() -> Result<Vec<u32>> {
     names.map(number).collect()
 }
 
-/// In the kernel's classic BPF: one that is called by another architecture's numbers, that is not allowed, or that
-/// makes a socket of another family, fails as the unit says.
+/// Builds the classic BPF filter of system calls. A call fails with the unit's error unless it is allowed. Numbers of
+/// another architecture and sockets of other families fail too.
 fn filter(allowed: &BTreeSet<u32>, families: &[u32]) -> Vec<sock_filter> {
     let load = |k| sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k };
     let unless = |k, skip| sock_filter { code: code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), jt: 0, jf: skip, k };
@@ -101,7 +101,7 @@ fn filter(allowed: &BTreeSet<u32>, families: &[u32]) -> Vec<sock_filter> {
     filter
 }
 
-/// An operation's code, which is of two bytes.
+/// Returns an operation's code, which must fit into two bytes.
 const fn code(bits: u32) -> u16 {
     let [low, high, ..] = bits.to_le_bytes();
     u16::from_le_bytes([low, high])

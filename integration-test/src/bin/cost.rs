@@ -1,10 +1,10 @@
-//! What the program costs a packet, by BPF_PROG_TEST_RUN, as JSON on stdout. `cargo xtask bench` runs it as root and
-//! shows it.
+//! Measures the program's cost per packet with BPF_PROG_TEST_RUN, and prints JSON on stdout. `cargo xtask bench` runs
+//! it as root and shows the result.
 //!
-//! Arguments: rounds, runs a round, how often rows are measured again whose floor was not steady, and words, of which
-//! a row's name has one where there are any. Rounds are interleaved: in each one every row has its turn between two of
-//! the empty program's, so that whatever else the machine does in that time falls on both. It makes a namespace of its
-//! own, for connections over its loopback interface.
+//! Arguments: rounds, runs per round, maximum number of repetitions for rows with an unsteady floor, and optional
+//! words. Given words select the rows whose names contain one of them. Rounds are interleaved: each row takes its turn
+//! between two runs of the empty program, so that other load on the machine affects both. The benchmark creates its own
+//! namespace, for connections over its loopback interface.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::cost::rows::{self, Row};
@@ -73,7 +73,7 @@ fn measure(rounds: u32, repeat: u32, again_max: u32, words: &[String]) -> Result
     }))
 }
 
-/// In each round every one of these rows has its turn.
+/// Measures each of these rows once per round.
 fn in_rounds(all: &mut [Runs], positions: &[usize], rounds: u32, repeat: u32) -> Result<Vec<Vec<Round>>> {
     let mut of_rows: Vec<Vec<Round>> = positions.iter().map(|_| Vec::new()).collect();
     for round in 1..=rounds {
@@ -86,7 +86,7 @@ fn in_rounds(all: &mut [Runs], positions: &[usize], rounds: u32, repeat: u32) ->
     Ok(of_rows)
 }
 
-/// What the empty program took in each round, of its two runs.
+/// Returns the empty program's time in each round, in nanoseconds: the mean of its two runs.
 fn floor(rounds: &[Round]) -> Vec<f64> {
     rounds.iter().map(|Round { bare_ns: [before, after], .. }| (*before as f64).midpoint(*after as f64)).collect()
 }

@@ -1,9 +1,10 @@
-//! What a packet of a flood costs this limiter and others, as JSON on stdout. `cargo xtask bench` runs it as root and
-//! shows it.
+//! Measures the cost of a flood packet for this limiter and others, and prints JSON on stdout. `cargo xtask bench` runs
+//! it as root and shows the result.
 //!
-//! Arguments: the rounds; then any of `--again TIMES`, by which rows are measured again whose floor was not steady,
-//! and `--receiver NAME COMMAND`; then `rows` and words, of which a row's name or id has one where there are any; or
-//! `growth`; or `servers`. It makes its own namespaces and touches nothing else of the machine's network.
+//! Arguments: the rounds, then options, then what to measure. The options are `--again TIMES`, the maximum number of
+//! repetitions for rows with an unsteady floor, and `--receiver NAME COMMAND`. What to measure is `growth`, `servers`,
+//! or `rows` with optional words, which select the rows whose name or id contains one. The program creates its own
+//! namespaces and changes nothing else in the machine's network.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::flood::measure::{self, Plan};
@@ -23,7 +24,7 @@ fn main() -> Result<()> {
         let mut next = || arguments.next().context("an argument is missing");
         match next()?.as_str() {
             "--again" => plan.again_max = next()?.parse().context("read how often again")?,
-            // They are there as long as the program: a kind of receiver is copied everywhere.
+            // Leaked for the program's lifetime, because a receiver's kind is copied everywhere.
             "--receiver" => {
                 plan.outside.push(Kind::Outside(Box::leak(Box::new(Outside { name: next()?, command: next()? }))))
             }

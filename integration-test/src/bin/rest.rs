@@ -1,6 +1,6 @@
-//! What a daemon takes of memory while nothing happens, as JSON on stdout. `cargo xtask figures` runs it as root.
+//! Measures the memory of an idle daemon, and prints JSON on stdout. `cargo xtask figures` runs it as root.
 //!
-//! Argument: the daemon's binary. It has the one-liner's defaults, in a namespace of its own.
+//! Argument: the daemon's binary. The daemon runs with the one-liner's defaults in its own namespace.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use integration_test::lab::Lab;
 use ratelimit_datapath::kernel::held_maps;
 use serde_json::json;
 
-/// Until what only the start needs is given back.
+/// Time until the memory that only the start needs is freed.
 const SETTLED: Duration = Duration::from_secs(5);
 
 fn main() -> Result<()> {
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// `VmRSS:     1234 kB`
+/// Returns the number of kilobytes in a status line such as `VmRSS:  1234 kB`.
 fn kilobytes(status: &str, key: &str) -> Result<u64> {
     let line =
         status.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("no {key} in its status"))?;

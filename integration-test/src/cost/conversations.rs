@@ -1,43 +1,43 @@
-//! What a client and its server say to each other before the segment that is timed: HTTP/1 in the clear, and TLS as
-//! far as its records' headers tell.
+//! Exchanges between a client and its server before the segment that is timed: HTTP/1 in the clear, and TLS as far as
+//! its record headers show.
 
-/// Who says what.
+/// A piece of data in a conversation, by its sender.
 #[derive(Clone, Debug)]
 pub enum Said {
-    /// The client; the program judges it, and the server has it then.
+    /// Data of the client that the program judges and the server receives.
     Client(Vec<u8>),
-    /// The server.
+    /// Data of the server, sent to the client.
     Server(Vec<u8>),
-    /// The client; the program judges it, and it is lost on its way to the server.
+    /// Data of the client that the program judges and the server never receives.
     Lost(Vec<u8>),
 }
 
-/// A request as curl sends it.
+/// Request as curl sends it.
 pub const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n";
 const POST: &[u8] = b"POST /upload HTTP/1.1\r\nHost: example.org\r\nContent-Length: 1000000000000\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
-/// A server's hello with a certificate, and its two session tickets.
+/// Sizes in bytes of a server's hello with a certificate, and of its two session tickets.
 const FLIGHT_BYTES: usize = 1200;
 const TICKETS_BYTES: usize = 510;
 const ANSWER_RECORD_BYTES: usize = 400;
 
-/// A request that was answered.
+/// Returns a request that was answered.
 pub fn asked_in_the_clear() -> Vec<Said> {
     vec![Said::Client(GET.to_vec()), Said::Server(ANSWER.to_vec())]
 }
 
-/// A request whose body has begun.
+/// Returns a request and the start of its body.
 pub fn uploading_in_the_clear() -> Vec<Said> {
     vec![Said::Client(POST.to_vec()), Said::Client(body(1400))]
 }
 
-/// Part of a body.
+/// Returns part of a body.
 pub fn body(bytes: usize) -> Vec<u8> {
     vec![0x55; bytes]
 }
 
-/// Returns the part of a body that costs most of all that a search has found (`tests/cost.rs`): what looks like versions,
-/// as many as are asked about, and slashes.
+/// Returns the most expensive part of a body that a search has found (`tests/cost.rs`). The text looks like versions,
+/// as many as the program asks about, followed by slashes.
 pub fn costliest(bytes: usize) -> Vec<u8> {
     const LIKELY: &[u8] = b"HTTP/1.1 x//////////////////////";
     let mut text = LIKELY.repeat(bytes / 64 + 7);
@@ -45,7 +45,7 @@ pub fn costliest(bytes: usize) -> Vec<u8> {
     text
 }
 
-/// A handshake of TLS 1.3.
+/// Returns a handshake of TLS 1.3.
 pub fn tls() -> Vec<Said> {
     let mut hello = [&[22, 3, 1, 1, 0], [0; 256].as_slice()].concat();
     let offer = b"\x02h2\x08http/1.1";
@@ -55,12 +55,12 @@ pub fn tls() -> Vec<Said> {
     vec![Said::Client(hello), said(FLIGHT_BYTES), Said::Client(finished), said(TICKETS_BYTES)]
 }
 
-/// The same, and a request that was answered.
+/// Returns a TLS handshake and a request that was answered.
 pub fn asked_under_tls() -> Vec<Said> {
     [tls(), vec![Said::Client(record(120)), Said::Server(vec![0; ANSWER_RECORD_BYTES])]].concat()
 }
 
-/// A record of application data.
+/// Returns a record of application data.
 pub fn record(bytes: u16) -> Vec<u8> {
     let [high, low] = bytes.to_be_bytes();
     [&[23, 3, 3, high, low], vec![0x55; bytes.into()].as_slice()].concat()

@@ -1,7 +1,7 @@
-//! The packets that the program alone is timed on.
+//! Packets with which the program alone is timed.
 //!
-//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row
-//! alone is of segments that no socket knows.
+//! Data, acknowledgements and requests belong to an open connection, because the program queries the server's own
+//! socket. One row has segments that no socket knows.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
@@ -17,66 +17,66 @@ use crate::frames::proto::TCP;
 use crate::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
 use crate::program::{self, limit_over};
 
-/// Enough that it admits while the benchmark lasts.
+/// Limit that is never reached while the benchmark lasts.
 const ENOUGH: u64 = 1 << 38;
-/// A record of TLS is at most of 16 KB: of so many segments with 1024 bytes, header and all.
+/// Number of segments, of 1024 bytes each with the header, in a TLS record of the maximum length of 16 KB.
 const RECORD_SEGMENTS: u32 = 16;
 const RECORD_SEGMENT_BYTES: usize = 1024;
 const RECORD_BYTES: u16 = 16 * 1024 - 5;
 
-/// A packet.
+/// A packet to be timed, with its policy and expected verdict.
 #[derive(Clone)]
 pub struct Row {
-    /// By which its goal is found.
+    /// Name by which the row's goal is found.
     pub name: &'static str,
-    /// What it is.
+    /// The packet, and what is sent before it.
     pub scene: Scene,
-    /// What it is judged by.
+    /// Policy of the program.
     pub policy: Policy,
-    /// What becomes of it.
+    /// Expected verdict of each packet, as its label.
     pub verdict: &'static str,
 }
 
-/// What a packet is.
+/// Kind of packet that is timed.
 #[derive(Clone)]
 pub enum Scene {
-    /// A made-up frame, and what comes before it.
+    /// A constructed frame, and the frames before it.
     Frame {
-        /// Each once.
+        /// Frames that are sent once before.
         before: Vec<Vec<u8>>,
-        /// What is timed.
+        /// Frame that is timed.
         frame: Vec<u8>,
     },
-    /// A segment of an open connection to this port; new in each round.
+    /// A segment of an open connection, which is opened anew in each round.
     Connection {
-        /// The server's.
+        /// Port of the server.
         port: u16,
-        /// What was said on it.
+        /// Conversation before the segment.
         before: Vec<Said>,
-        /// What is in the segment that is timed: nothing of an acknowledgement.
+        /// Payload of the timed segment, empty for an acknowledgement.
         data: Vec<u8>,
-        /// What the next one is.
+        /// Relation of each further segment to the one before.
         goes: Goes,
     },
 }
 
-/// What the next segment of a connection is.
+/// Relation of each further segment of a connection to the one before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Goes {
-    /// The same, sent again: the server never has it.
+    /// Retransmission of the same segment, which the server never receives.
     Again,
-    /// What comes behind it, with the same payload; or with TLS records of so many segments, where these are not 0.
+    /// The next segment of the stream with the same payload, or with TLS records if `record_segments` is not 0.
     On {
-        /// Segments of each record.
+        /// Number of segments in each record.
         record_segments: u32,
-        /// Its length, as its header says it.
+        /// Length of a record that its header states.
         record_len: u16,
     },
 }
 
 const ON: Goes = Goes::On { record_segments: 0, record_len: 0 };
 
-/// All of them, in the order of the table.
+/// Returns all rows, in the order of the table.
 pub fn all() -> Vec<Row> {
     let one_connection = limit(1, Unit::Connections);
     let connections = policy(&[one_connection]);
@@ -175,7 +175,7 @@ pub fn all() -> Vec<Row> {
     [of_other_ports(&connections), of_conversations, of_openings(one_connection)].concat()
 }
 
-/// What `[safety]` adds is in every policy, as on a host.
+/// Returns a policy with these limits and with what `[safety]` adds on every host.
 fn policy(limits: &[Limit]) -> Policy {
     Policy { access: Listed::Safety.access(), ..program::policy(limits) }
 }
@@ -195,7 +195,7 @@ fn made_up(name: &'static str, frame: &[u8], policy: &Policy, verdict: &'static 
     Row { name, scene, policy: policy.clone(), verdict }
 }
 
-/// Data that is of no connection of the host's.
+/// Returns a row of data that belongs to none of the host's connections.
 fn forged(name: &'static str, policy: &Policy) -> Row {
     let data = body(1400);
     let segment = Segment { sequence: 2000, data: &data, ..Segment::to(80, ACK) };
@@ -249,12 +249,12 @@ fn with_exempt(policy: &Policy, prefix: &str) -> Policy {
     policy
 }
 
-/// Over an hour, in six buckets: what is over the limit stays so while the benchmark lasts.
+/// Returns a limit over one hour in six buckets, so that a source over the limit stays over it during the benchmark.
 fn limit(amount: u64, unit: Unit) -> Limit {
     limit_over(amount, unit, WindowForm::Strict, 6, 600 * SECOND_NS)
 }
 
-/// The most that a cell holds half of, with a step each 1024.
+/// Returns a limit at half a cell's maximum, shared in steps of 1024.
 fn shared(unit: Unit) -> Limit {
     Limit { shared: Some(Shared { sum: Sum::All, step_bits: 10 }), ..limit(1 << 30, unit) }
 }

@@ -1,4 +1,4 @@
-//! A row's packet, ready to be run again and again: as it is, or as the next segment of its connection each time.
+//! A row's packet, ready to be run repeatedly: unchanged, or as the next segment of its connection each time.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use super::rows::{Goes, Row, Scene};
 use crate::established::Established;
 use crate::program::{Program, is_pass};
 
-/// Before it is timed, a packet is run so often: it takes a source over its limit, and is what it is from then on.
+/// Number of runs before a packet is timed. They take a source over its limit, so that its verdict no longer changes.
 const RUNS_BEFORE: u32 = 4;
-/// What a connection that goes on may send in one run: its server takes that much.
+/// Number of bytes that a connection with new data may send in one run; the server's window is that large.
 const WINDOW_BYTES: u32 = 1 << 29;
-/// Least number of segments with 1400 bytes of which the guard counts one as within its limit: it counts a segment in
-/// 128 KB of data that begins nothing.
+/// Lower bound of the ratio of segments with 1400 bytes to those that the guard counts as within its limit. The guard
+/// counts one segment per 128 KB of data that begins nothing.
 const GUARDED_SHARE: u64 = 8;
-/// Requests that a log has for each turn, in a rule that has one.
+/// Number of requests that the access log has for each window, in a rule with an access log.
 const LOGGED: u16 = 3;
-/// The source of every connection.
+/// Source of every connection.
 const LOOPBACK: &str = "127.0.0.1/32";
 
-/// A row's program and what it is run on.
+/// A row's program, the empty program and the packet.
 pub struct Runs {
     program: Program,
     bare: Bare,
     row: Row,
 }
 
-/// What one round says: nanoseconds of the empty program before and after, and of the program.
+/// Result of one round.
 pub struct Round {
-    /// On the same packet.
+    /// Time of the empty program on the same packet before and after, in nanoseconds.
     pub bare_ns: [u64; 2],
-    /// Of the program.
+    /// Time of the program, in nanoseconds.
     pub ns: u64,
 }
 
@@ -44,23 +44,23 @@ impl Runs {
         Ok(Self { program: Program::on_the_kernels_clock(&row.policy), bare: Bare::load()?, row })
     }
 
-    /// The row.
+    /// Returns the row that is measured.
     pub fn row(&self) -> &Row {
         &self.row
     }
 
-    /// How large the program is.
+    /// Returns the size of the program at XDP.
     pub fn size(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
         self.program.size()
     }
 
-    /// The same of the program at TCX.
+    /// Returns the size of the program at TCX.
     pub fn size_at_tcx(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
         self.program.size_at_tcx()
     }
 
-    /// Times it: up to so many runs of each. Each packet must have the row's verdict, before it is timed and while it
-    /// is.
+    /// Times up to `repeat` runs of each program. Fails if a packet has another verdict than the row's, before or
+    /// during the timing.
     pub fn round(&mut self, repeat: u32) -> Result<Round> {
         match self.row.scene.clone() {
             Scene::Frame { before, frame } => {
@@ -72,7 +72,7 @@ impl Runs {
             Scene::Connection { port, before, data, goes } => {
                 let mut connection = Established::on_loopback(port)?;
                 connection.widen(WINDOW_BYTES)?;
-                // Whatever it has used up in an earlier round.
+                // Clears what an earlier round has used up.
                 self.program.kernel().forget(LOOPBACK.parse()?)?;
                 if !self.row.policy.rules[0].access_logs.is_empty() {
                     self.program.kernel().set_multiplicity(0, LOOPBACK.parse()?, LOGGED)?;
@@ -112,8 +112,8 @@ impl Runs {
         Ok(Round { bare_ns: [nanos(before), nanos(after)], ns })
     }
 
-    /// Fails where any of the packets had another verdict than the row's; of those that are not counted the guard may
-    /// count a few.
+    /// Runs packets, and fails if any has another verdict than the row's. The guard may count a few of the packets that
+    /// are expected not to be counted.
     fn judged(&mut self, repeat: u32, run: impl FnOnce(&mut Program) -> Result<Duration>) -> Result<u64> {
         let before = self.program.counts();
         let took = run(&mut self.program)?;
@@ -132,7 +132,7 @@ impl Runs {
     }
 }
 
-/// Has the program judge what the client says, and the server have it.
+/// Plays a conversation: the program judges the client's data, and both sockets exchange what is not lost.
 fn play(program: &mut Program, connection: &mut Established, said: &[Said], row: &str) -> Result<()> {
     for said in said {
         match said {

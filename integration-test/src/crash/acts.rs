@@ -1,5 +1,5 @@
-//! What a daemon is killed in the middle of: how it is brought about, what may be in force then, and what must be after the
-//! next start.
+//! Operations that a kill interrupts: how each is prepared and started, which configurations may be in force
+//! afterwards, and what must hold after the next start.
 #![expect(clippy::wildcard_enum_match_arm, reason = "an act is of few points, and few acts change what is in force")]
 
 use std::time::Duration;
@@ -12,42 +12,42 @@ use super::moves::Moved;
 use super::policies::{Judged, Letter, WEB_MAX};
 use super::{Cast, Ground, OVER, word};
 
-/// What is killed in the middle.
+/// An operation of the daemon that a kill interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// A start where nothing is pinned.
     Start,
-    /// A start that takes over what a killed daemon left.
+    /// A start that takes over what a killed daemon left behind.
     Adopt,
-    /// The same, and the file says something else by now.
+    /// A start after a kill, with a changed configuration file.
     AdoptOther,
-    /// The same, and the interface has another name by now.
+    /// A start after a kill, with a renamed interface.
     AdoptRenamed,
     /// SIGHUP, after the file was changed.
     Reload,
     /// A reload that attaches to another interface.
     AddInterface,
-    /// A reload that leaves one out.
+    /// A reload that detaches from an interface.
     DropInterface,
-    /// `apply --confirm`
+    /// `apply --confirm`, the start of a trial.
     Trial,
-    /// `confirm`
+    /// `confirm` during a trial.
     Confirm,
-    /// `rollback`
+    /// `rollback` during a trial.
     RollBack,
-    /// `deny`
+    /// `deny` of a source.
     Deny,
-    /// `deny`, while a file is on trial.
+    /// `deny` while a file is on trial.
     DenyOnTrial,
-    /// `allow`
+    /// `allow` of a source.
     Allow,
-    /// `unblock` of what a command denies.
+    /// `unblock` of a source that a command denies.
     Undeny,
-    /// `unallow`
+    /// `unallow` of an allowed source.
     Unallow,
     /// `unblock` of a banned source.
     Unblock,
-    /// `panic`
+    /// `panic`, which stops all dropping.
     Panic,
     /// `mode enforce`, after `panic`.
     Enforce,
@@ -55,24 +55,25 @@ pub enum Act {
     StopKeep,
     /// SIGTERM, with `on_exit = "detach"`.
     StopDetach,
-    /// `detach`
+    /// `detach` of the filter.
     Detach,
     /// A start over the pins of another layout, on two interfaces, after the file was changed.
     Move(Moved),
 }
 
 impl Act {
-    /// Whether it is a start, so that the daemon of before must end.
+    /// Returns whether the operation is a start, before which the earlier daemon must end.
     pub(super) const fn starts(self) -> bool {
         matches!(self, Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed | Self::Move(_))
     }
 
-    /// Whether the filter must not stop for a moment: not where it is to.
+    /// Returns whether the filter must keep its counts throughout, which excludes operations that stop it on purpose.
     pub(super) const fn keeps_counts(self) -> bool {
         !matches!(self, Self::Start | Self::StopDetach | Self::Detach | Self::Panic | Self::Enforce)
     }
 
-    /// In every which run that does not do all of it is: a move takes more than twice as long as another act.
+    /// Fraction of runs that include this operation, as one in N. Moves take more than twice as long, so they run less
+    /// often.
     pub const fn in_every(self) -> usize {
         match self {
             Self::Move(_) => 3,
@@ -80,7 +81,8 @@ impl Act {
         }
     }
 
-    /// How many frames of who sends on may be admitted beyond the limit, where these points were passed at these times.
+    /// Returns how many frames beyond the limit a source that keeps sending may have admitted. `passed` has the points
+    /// that were passed and their times.
     pub(super) fn misses(self, point: Point, passed: &[(String, Duration)]) -> u64 {
         match self {
             Self::Move(moved) => moved.misses(point, passed),
@@ -88,17 +90,17 @@ impl Act {
         }
     }
 
-    /// Whether the banned source stays banned.
+    /// Returns whether the banned source stays banned.
     pub(super) const fn keeps_bans(self) -> bool {
         !matches!(self, Self::Unblock)
     }
 
-    /// Whether it is about what is dropped at all, so that counts outlive it.
+    /// Returns whether the operation only changes whether anything is dropped, so that counts outlive it.
     pub(super) const fn ends_mode(self) -> bool {
         matches!(self, Self::Panic | Self::Enforce)
     }
 
-    /// What may be in force once it was killed.
+    /// Returns the policies that may be in force after the kill, without a daemon.
     pub(super) fn in_force_alone(self, before: Letter) -> Vec<Judged> {
         let (old, new) = (Judged::by(before), Judged::by(before.other()));
         match self {
@@ -110,7 +112,7 @@ impl Act {
         }
     }
 
-    /// What may be in force once a daemon runs again.
+    /// Returns the policies that may be in force once a daemon runs again.
     pub(super) fn in_force_after(self, before: Letter) -> Vec<Judged> {
         let (old, new) = (Judged::by(before), Judged::by(before.other()));
         match self {
@@ -121,7 +123,7 @@ impl Act {
         }
     }
 
-    /// Makes what it needs, while the daemon runs.
+    /// Prepares what the operation needs while the daemon still runs.
     pub(super) fn prepare(self, ground: &mut Ground, cast: Cast) {
         let (before, named) = (ground.letter, word(cast.named));
         match self {
@@ -150,7 +152,7 @@ impl Act {
         }
     }
 
-    /// Makes the rest of it, once the sources of the run are known; where it is a start, no daemon runs.
+    /// Completes the preparation once the run's sources have their windows. Before a start no daemon runs.
     pub(super) fn clear(self, ground: &mut Ground, cast: Cast) {
         let before = ground.letter;
         match self {
@@ -166,10 +168,10 @@ impl Act {
         }
     }
 
-    /// Brings it about; the daemon is killed on the way.
+    /// Starts the operation, during which the daemon is killed.
     pub(super) fn drive(self, ground: &mut Ground, cast: Cast) {
         let (before, named, banned) = (ground.letter, word(cast.named), word(cast.banned));
-        // Commands find that nobody answers any more.
+        // Commands fail because nobody answers any more.
         let tell = |ground: &Ground, args: &[&str]| drop(ground.lab.ratelimitd(args));
         match self {
             Self::Start | Self::Adopt | Self::AdoptOther | Self::AdoptRenamed | Self::Move(_) => ground.start_to_die(),
@@ -203,7 +205,7 @@ impl Act {
         }
     }
 
-    /// After the next start: what is special about it holds, and is made as before.
+    /// Checks what the operation requires after the next start, and restores the state before it.
     pub(super) fn settle(self, ground: &mut Ground, cast: Cast, point: Point, before: Letter) {
         match self {
             Self::AdoptOther | Self::Reload => ground.letter = before.other(),
@@ -218,7 +220,7 @@ impl Act {
                 ground.must(&["reload"]);
             }
             Self::Trial => {
-                // Where it is not on trial any more there is nothing to roll back.
+                // A file that is no longer on trial cannot be rolled back.
                 let _is_rolled_back = ground.lab.ratelimitd(&["rollback"]);
                 assert_eq!(ground.ears.judge(), Judged::by(before), "after a roll-back");
             }
@@ -253,7 +255,7 @@ impl Act {
     }
 }
 
-/// What was tried of the daemon's own file holds for good or not at all.
+/// Asserts that the trial of the daemon's own file holds for good or not at all, and makes the file agree.
 fn end_trial_of_own_file(act: Act, ground: &mut Ground, before: Letter) {
     let _may_be_over = ground.lab.ratelimitd(&["rollback"]);
     let judged = ground.ears.judge();
@@ -267,8 +269,8 @@ fn end_trial_of_own_file(act: Act, ground: &mut Ground, before: Letter) {
     assert_eq!(ground.ears.judge(), Judged::by(ground.letter), "after a reload");
 }
 
-/// What commands said of a source is listed and done, or neither; whether it is. `passing` are the frames that come through
-/// with it and without.
+/// Asserts that a command's effect on a source is both listed and applied, or neither, and returns whether it is.
+/// `passing` is the number of frames that pass with the effect and without.
 fn assert_one_of(ground: &Ground, cast: Cast, state: &str, passing: &[u64; 2]) -> bool {
     let listed = ground.listed(cast.named);
     assert!(listed.as_deref().is_none_or(|of| of == state), "{listed:?}");
@@ -276,7 +278,7 @@ fn assert_one_of(ground: &Ground, cast: Cast, state: &str, passing: &[u64; 2]) -
     listed.is_some()
 }
 
-/// The act is in the history once it was committed, and once.
+/// Asserts that the history contains the act exactly once if it was committed, and otherwise not at all.
 fn assert_history(ground: &Ground, cast: Cast, point: Point) {
     let is_committed = match point {
         Point::HistoryCommitted => true,
@@ -288,7 +290,7 @@ fn assert_history(ground: &Ground, cast: Cast, point: Point) {
     assert_eq!(acts, usize::from(is_committed), "{history:#}");
 }
 
-/// Banned as before, or free: no ban, and as much of its limit left as at the beginning.
+/// Asserts that the source is banned as before, or free: no ban, and its whole limit left.
 fn assert_banned_or_free(ground: &Ground, cast: Cast) {
     let before = ground.ears.heard(cast.banned, 82);
     ground.ears.send(cast.banned, 82, 4);

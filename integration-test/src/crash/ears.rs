@@ -1,4 +1,4 @@
-//! Frames to the limiter, and which of them come through: the whole way, counted by source and port.
+//! Frames to the limiter, and a count by source and port of those that pass the whole way.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,22 +15,23 @@ use crate::frames::{IPV4, V4, frame, proto, tcp};
 use crate::lab::HANGS_AFTER;
 use crate::random::Random;
 
-/// A port that no rule has.
+/// Port that no rule has.
 const FREE_PORT: u16 = 9;
-/// Between two looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_micros(200);
-/// Between two rounds of traffic.
+/// Interval between two rounds of traffic.
 const ROUND: Duration = Duration::from_millis(2);
-/// Between two frames of who stays within the limit: fewer than that has left, however long a run takes.
+/// Interval between two frames of the source within its limit, and the maximum number of those frames. Together they
+/// keep the source within its limit, however long a run takes.
 pub(super) const SLOWLY: Duration = Duration::from_millis(100);
 const SLOWLY_MAX: u32 = 8;
-/// Others of a flood, in a round and in all.
+/// Number of other sources of a flood, in a round and in all.
 const OTHERS: usize = 8;
 const OTHERS_MAX: u64 = 4_096;
 
 type Heard = HashMap<([u8; 4], u16), u64>;
 
-/// Counts what comes through.
+/// Counter of the frames that pass the limiter.
 pub struct Ears {
     sender: PacketSocket,
     heard: Arc<Mutex<Heard>>,
@@ -40,14 +41,14 @@ pub struct Ears {
 }
 
 impl Ears {
-    /// Listens on an interface of the server.
+    /// Listens on an interface of the server. Frames are sent by `sender`.
     pub fn open(server: &Namespace, interface: &str, sender: PacketSocket) -> Self {
         let listener = PacketSocket::listener(server, interface).expect(WORKS);
         let (heard, is_over) = (Arc::<Mutex<Heard>>::default(), Arc::<AtomicBool>::default());
         let (tally, over) = (Arc::clone(&heard), Arc::clone(&is_over));
         let listening = thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                // Where the interface is down for a moment, the socket says so once.
+                // An interface that is down for a moment makes the socket fail once.
                 match listener.receive_at() {
                     Ok(Some((_, frame))) => {
                         if let Some(of) = source_and_port(&frame) {
@@ -61,34 +62,34 @@ impl Ears {
         Self { sender, heard, is_over, listening: Some(listening), sent: AtomicU32::new(0) }
     }
 
-    /// Sends so many frames.
+    /// Sends `count` frames of a source to a port.
     pub fn send(&self, source: [u8; 4], port: u16, count: u64) {
         self.send_by(&self.sender, source, port, count);
     }
 
-    /// The same through another interface.
+    /// Sends `count` frames of a source to a port through another interface.
     pub fn send_by(&self, sender: &PacketSocket, source: [u8; 4], port: u16, count: u64) {
         let frame = frame_of(source, port);
         (0..count).for_each(|_| sender.send(&frame).expect(WORKS));
     }
 
-    /// How many came through of a source, to a port, since these were cleared.
+    /// Returns how many frames of a source to a port have passed since the counts were cleared.
     pub fn heard(&self, source: [u8; 4], port: u16) -> u64 {
         lock(&self.heard).get(&(source, port)).copied().unwrap_or(0)
     }
 
-    /// Begins to count anew.
+    /// Clears all counts.
     pub fn clear(&self) {
         lock(&self.heard).clear();
     }
 
-    /// A source that no frame had.
+    /// Returns an address with this first octet that no frame has used.
     fn next(&self, first: u8) -> [u8; 4] {
         let [_, second, third, fourth] = self.sent.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         [first, second, third, fourth]
     }
 
-    /// Waits until all that was sent from here has come through, or was dropped: until a frame behind it comes.
+    /// Waits until every frame sent from here has passed or was dropped, which is when a later frame passes.
     pub fn fence(&self) {
         let behind = self.next(12);
         self.send(behind, FREE_PORT, 1);
@@ -99,7 +100,7 @@ impl Ears {
         }
     }
 
-    /// By which configuration frames are judged; a part of each is none.
+    /// Returns the configuration that judges frames. Panics if frames are judged by parts of two.
     pub fn judge(&self) -> Judged {
         let one = self.next(13);
         let signs = Judged::signs(one);
@@ -125,14 +126,14 @@ impl Drop for Ears {
     }
 }
 
-/// What is sent beside, until it is stopped.
+/// Background traffic, until it is stopped.
 pub struct Traffic {
     is_over: Arc<AtomicBool>,
     sending: Option<JoinHandle<()>>,
 }
 
 impl Traffic {
-    /// Sends it from a thread of its own.
+    /// Sends the traffic of this load from its own thread.
     pub fn start(load: Load, cast: Cast, sender: PacketSocket) -> Self {
         let is_over = Arc::<AtomicBool>::default();
         let over = Arc::clone(&is_over);
@@ -140,7 +141,7 @@ impl Traffic {
         Self { is_over, sending }
     }
 
-    /// Stops it.
+    /// Stops the background traffic.
     pub fn stop(mut self) {
         self.end();
     }
@@ -186,7 +187,7 @@ fn frame_of(source: [u8; 4], port: u16) -> Vec<u8> {
     frame(IPV4, V4 { source, ..V4::of(proto::TCP) }.around(tcp(port, SYN)))
 }
 
-/// Of the frames that are sent here.
+/// Returns the source and destination port of a frame that was sent here.
 fn source_and_port(frame: &[u8]) -> Option<([u8; 4], u16)> {
     let source = frame.get(26..30)?.try_into().ok()?;
     let port = frame.get(36..38)?.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! Starts that take over the pins of an earlier layout, and are killed on the way: what is there before, and what holds
+//! Starts that take over the pins of an earlier layout and are killed on the way: the state before, and what holds
 //! after the next start.
 #![expect(clippy::wildcard_enum_match_arm, reason = "of few points something is special")]
 
@@ -12,38 +12,39 @@ use super::policies::{Judged, Letter, WEB_MAX};
 use super::{Cast, Ground, OVER, WORKS};
 use crate::layouts::{Fixture, Kind, restore_trial};
 
-/// The layout whose windows and counters are copied.
+/// Layout with windows and counters that are copied.
 const COPIED: u32 = 7;
-/// One whose windows and counters are taken over themselves.
+/// Layout with windows and counters that are taken over themselves.
 const SHARED: u32 = 11;
-/// Frames that the earlier program judges between a killed move and the next start.
+/// Number of frames that the earlier program judges between a killed move and the next start.
 const BETWEEN: u64 = 5;
-/// How long a trial goes on.
+/// Duration of a trial.
 const TRIAL: Duration = Duration::from_secs(240);
 
-/// How long before the kill the last look at the windows began, at most: after the point before it was passed.
+/// Returns an upper bound of the time between the start of the last look at the windows and the kill. The look began
+/// after the point before it was passed.
 fn since_last_look(passed: &[(String, Duration)]) -> Duration {
     let looked = [Point::MoveRead.name(), Point::MoveRecopied.name()];
     let begun = passed.windows(2).rev().find(|of| looked.contains(&of[1].0.as_str())).map(|of| of[0].1);
     begun.zip(passed.last()).map_or(Duration::ZERO, |(begun, (_, killed))| killed.saturating_sub(begun))
 }
 
-/// What is moved.
+/// State that a start takes over from an earlier layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// A layout whose windows are copied.
+    /// A layout with windows that are copied.
     Copied,
-    /// One that shares them.
+    /// A layout with windows that are shared.
     Shared,
-    /// The first, once more: the move before was killed when one of two links had this version's program.
+    /// A copied layout after an earlier move that was killed when one of two links had this version's program.
     Resumed,
-    /// The first, on one interface: the other is attached anew.
+    /// A copied layout on one interface; the start attaches a second one.
     Widened,
-    /// The first, and one of its interfaces is gone.
+    /// A copied layout with an interface that is gone.
     Narrowed,
-    /// The first, with a file on trial.
+    /// A copied layout with a file on trial.
     OnTrial,
-    /// The second, with a file on trial.
+    /// A shared layout with a file on trial.
     SharedOnTrial,
 }
 
@@ -59,12 +60,12 @@ impl Moved {
         matches!(self, Self::OnTrial | Self::SharedOnTrial)
     }
 
-    /// Who sends slowly has so many frames at most between the last look at its window and the kill. With the kill, the
-    /// larger of what both programs have admitted since is counted, not the sum.
+    /// Returns how many frames of the slow source may be admitted beyond the limit: those between the last look at its
+    /// window and the kill. After the kill, the larger of both programs' admissions counts, not their sum.
     pub(super) fn misses(self, point: Point, passed: &[(String, Duration)]) -> u64 {
         match (self, point) {
             (Self::Shared | Self::SharedOnTrial, _) => 0,
-            // What is attached anew is attached after the copy.
+            // An additional interface is attached after the copy.
             (_, Point::Pinned | Point::Replaced | Point::MoveSwapped | Point::MoveCounted | Point::MoveCharged) => {
                 1 + u64::try_from(since_last_look(passed).as_nanos() / SLOWLY.as_nanos()).expect(WORKS)
             }
@@ -72,7 +73,7 @@ impl Moved {
         }
     }
 
-    /// The second policy is what the file says, or what is on trial.
+    /// Returns the policies that may be in force after the kill. The second one is in the file or on trial.
     pub(super) fn in_force_alone(self) -> Vec<Judged> {
         match self {
             Self::Resumed | Self::OnTrial | Self::SharedOnTrial => vec![Judged::ByB],
@@ -80,7 +81,7 @@ impl Moved {
         }
     }
 
-    /// Puts the filter of the earlier version there.
+    /// Restores the pins and the filter of the earlier layout.
     pub(super) fn prepare(self, ground: &mut Ground) {
         ground.remove();
         match self {
@@ -93,7 +94,7 @@ impl Moved {
         ground.letter = Letter::A;
     }
 
-    /// Makes what the start finds beside.
+    /// Prepares the configuration and interfaces that the start finds.
     pub(super) fn clear(self, ground: &mut Ground, cast: Cast) {
         if self.is_on_trial() {
             ground.write(Letter::A, "keep", &["s0", "s1"]);
@@ -109,7 +110,7 @@ impl Moved {
                 ground.arm(Point::Replaced, 0);
                 ground.start_to_die();
                 ground.await_death(Point::Replaced);
-                // These meet the earlier program, which charges the earlier windows.
+                // The earlier program judges these frames, and charges the earlier windows.
                 let beside = PacketSocket::sender(&ground.lab.client, "c1").expect(WORKS);
                 ground.ears.send_by(&beside, cast.named, 80, BETWEEN);
             }
@@ -117,7 +118,7 @@ impl Moved {
         }
     }
 
-    /// After the next start: it is as if it had never been otherwise, and the second interface is let go.
+    /// Checks that the next start leaves no trace of the kill, and detaches the second interface.
     pub(super) fn settle(self, ground: &mut Ground, cast: Cast) {
         ground.letter = Letter::B;
         match self {

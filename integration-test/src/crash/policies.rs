@@ -1,21 +1,22 @@
-//! Two configurations that differ in everything that is written in steps of its own, and the frames that tell them apart.
+//! Two configurations that differ in everything that is written in a separate step, and the frames that tell them
+//! apart.
 
 use std::path::Path;
 
-/// Packets of a source that the rule `web` admits in an hour, by both.
+/// Maximum number of packets of a source that the rule `web` admits in an hour, in both configurations.
 pub const WEB_MAX: u64 = 20;
 
-/// Which of them.
+/// One of the two configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letter {
-    /// The first.
+    /// The first configuration.
     A,
-    /// The second.
+    /// The second configuration.
     B,
 }
 
 impl Letter {
-    /// The other one.
+    /// Returns the other configuration.
     pub const fn other(self) -> Self {
         match self {
             Self::A => Self::B,
@@ -24,19 +25,19 @@ impl Letter {
     }
 }
 
-/// By what frames are judged.
+/// Configuration that judges frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// All of the first.
+    /// Everything is judged by the first configuration.
     ByA,
-    /// All of the second.
+    /// Everything is judged by the second configuration.
     ByB,
     /// No rule drops anything.
     ByNone,
 }
 
 impl Judged {
-    /// By this one.
+    /// Returns the result that this configuration gives.
     pub const fn by(letter: Letter) -> Self {
         match letter {
             Letter::A => Self::ByA,
@@ -44,7 +45,8 @@ impl Judged {
         }
     }
 
-    /// What is sent to find out: source, port, frames. `one` was never seen.
+    /// Returns the frames that tell the configurations apart: source, port and count. `one` is a source that was never
+    /// seen.
     pub(super) fn signs(one: [u8; 4]) -> [([u8; 4], u16, u64); 6] {
         let [_, _, third, fourth] = one;
         [
@@ -57,19 +59,19 @@ impl Judged {
         ]
     }
 
-    /// From how many of each came through.
+    /// Returns the configuration in force, from the number of frames that passed for each of [`signs`](Self::signs).
     pub(super) fn of(passed: [u64; 6]) -> Option<Self> {
         match passed {
             [0, 1, 1, 2, 1, 1] => Some(Self::ByA),
             [1, 0, 2, 1, 3, 2] => Some(Self::ByB),
-            // In dry run the lists may hold or not.
+            // The deny lists may or may not hold in dry run.
             [_, _, 2, 2, 4, 2] => Some(Self::ByNone),
             _ => None,
         }
     }
 }
 
-/// The text of one.
+/// Returns the text of one configuration.
 pub fn config(letter: Letter, on_exit: &str, interfaces: &[&str], socket: &Path) -> String {
     let (denied, port, amount, target) = match letter {
         Letter::A => ("203.0.0.0/16", 83, 1, "192.0.2.1/32"),

@@ -1,4 +1,4 @@
-//! Clients of all hosts by turns: greedy ones, that always want more, and innocent ones, that lose nothing.
+//! Clients of all hosts by turns: greedy ones, which always want more, and innocent ones, which lose no request.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -18,42 +18,42 @@ use super::WORKS;
 use super::site::{ANSWERED, REQUEST};
 use crate::lab::HANGS_AFTER;
 
-/// A greedy client opens a connection anew where no answer came within this: before TCP asks again too late.
+/// Time without an answer after which a greedy client opens a new connection, because TCP would retransmit too late.
 const GIVES_UP_AFTER: Duration = Duration::from_secs(1);
 
-/// What it does, and how often.
+/// Rate and patience of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
-    /// Requests a second, over all hosts together.
+    /// Requests per second, over all hosts together.
     pub per_second: u32,
-    /// How long it waits for an answer.
+    /// Time that the client waits for an answer.
     pub patience: Duration,
 }
 
-/// One that does not mind to be refused.
+/// Returns the manner of a client that does not mind being refused.
 pub const fn greedy(per_second: u32) -> Manner {
     Manner { per_second, patience: GIVES_UP_AFTER }
 }
 
-/// One that waits for each answer.
+/// Returns the manner of a client that waits for each answer.
 pub const fn innocent(per_second: u32) -> Manner {
     Manner { per_second, patience: HANGS_AFTER }
 }
 
-/// What became of its requests.
+/// Results of a client's requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Sent.
+    /// Number of requests sent.
     pub sent: u64,
-    /// Answered.
+    /// Number of requests answered.
     pub answered: u64,
-    /// Given up.
+    /// Number of requests given up.
     pub lost: u64,
-    /// The longest that one took that was answered.
+    /// Longest time until an answer.
     pub slowest: Duration,
 }
 
-/// One that sends until it is stopped.
+/// A client that sends until it is stopped.
 pub struct Client {
     is_over: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -61,7 +61,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts one with this address.
+    /// Starts a client with this source address.
     pub fn start(namespace: &Arc<Namespace>, from: &str, to: Vec<SocketAddr>, manner: Manner) -> Self {
         let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (over, so_far) = (Arc::clone(&is_over), Arc::clone(&answered));
@@ -72,12 +72,12 @@ impl Client {
         Self { is_over, answered, thread }
     }
 
-    /// Its answers so far.
+    /// Returns the number of answers so far.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Stops it, and waits for the answers that it is owed.
+    /// Stops the client, and waits for the outstanding answers.
     pub fn stop(self) -> Tally {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("a client ends")
@@ -117,7 +117,7 @@ struct Line {
 struct Open {
     stream: TcpStream,
     since: Instant,
-    /// Whether a request is under way.
+    /// A request is outstanding.
     is_asked: bool,
     heard: Vec<u8>,
 }
@@ -127,7 +127,7 @@ impl Line {
         self.open.as_ref().is_some_and(|open| open.is_asked)
     }
 
-    /// Sends a request where none is under way. One that cannot be sent yet is none.
+    /// Sends a request if none is outstanding. A request that cannot be sent yet does not count as outstanding.
     fn ask(&mut self, tally: &mut Tally) {
         let (from, to) = (self.from, self.to);
         let open = self.open.get_or_insert_with(|| Open {
@@ -145,7 +145,7 @@ impl Line {
                 (open.is_asked, open.since) = (true, Instant::now());
                 tally.sent += 1;
             }
-            // Not connected yet, by then too late.
+            // Not connected yet. The connection is given up later.
             Err(error) if error.kind() == ErrorKind::WouldBlock && open.since.elapsed() < GIVES_UP_AFTER => {}
             Err(_) => self.open = None,
         }
@@ -173,7 +173,7 @@ impl Line {
     }
 }
 
-/// Begins a connection that ends by a reset: what was refused is not sent again.
+/// Opens a connection that ends by a reset, so that nothing that was refused is retransmitted.
 fn dial(from: IpAddr, to: SocketAddr) -> TcpStream {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect(WORKS);

@@ -1,5 +1,5 @@
-//! Between hosts and the store: hands everything on, late if it is told so, and holds the store's answers back while it
-//! is told to.
+//! A proxy between hosts and the store. It forwards everything, optionally with a delay, and can hold back the store's
+//! answers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,18 +17,18 @@ use netlab::Namespace;
 use super::WORKS;
 use crate::lab::once;
 
-/// How often it looks whether it may go on.
+/// Interval at which the proxy checks whether it may forward.
 const TICK: Duration = Duration::from_micros(200);
 
 #[derive(Default)]
 struct Holding {
     is_held: AtomicBool,
     bytes: AtomicUsize,
-    /// Of each direction, in microseconds.
+    /// Delay of each direction, in microseconds.
     delay_us: AtomicU64,
 }
 
-/// One, until it is dropped.
+/// A proxy that runs until it is dropped.
 pub struct Proxy {
     listener: TcpListener,
     holding: Arc<Holding>,
@@ -36,14 +36,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one on this address of the namespace, before the server with this Unix socket.
+    /// Starts a proxy on this address of the namespace. `server` is the store's Unix socket.
     pub fn start(namespace: &Namespace, address: SocketAddr, server: PathBuf) -> Self {
         let listener = namespace.inside(|| Ok(TcpListener::bind(address)?)).expect(WORKS);
         let holding = Arc::<Holding>::default();
         let (accepting, held) = (listener.try_clone().expect(WORKS), Arc::clone(&holding));
         let thread = thread::spawn(move || {
             while let Ok((host, _)) = accepting.accept() {
-                // A server that is away is for the host to notice.
+                // The host must notice by itself that a server is away.
                 let Ok(store) = UnixStream::connect(&server) else { continue };
                 let (from_host, to_store) = (host.try_clone().expect(WORKS), store.try_clone().expect(WORKS));
                 let late = Arc::clone(&held);
@@ -55,25 +55,25 @@ impl Proxy {
         Self { listener, holding, thread: Some(thread) }
     }
 
-    /// From now on no answer goes on.
+    /// Holds back all answers from now on.
     pub fn hold(&self) {
         self.holding.bytes.store(0, Ordering::SeqCst);
         self.holding.is_held.store(true, Ordering::SeqCst);
     }
 
-    /// From now on each question and its answer take so long together.
+    /// Delays each question and its answer from now on, by `round_trip` in all.
     pub fn delay(&self, round_trip: Duration) {
         let us = u64::try_from(round_trip.as_micros() / 2).unwrap_or(u64::MAX);
         self.holding.delay_us.store(us, Ordering::SeqCst);
     }
 
-    /// Waits until answers of so many bytes wait.
+    /// Waits until at least `bytes` bytes of answers are held back.
     pub fn wait_for_answers(&self, bytes: usize) {
         let come = once(|| (self.holding.bytes.load(Ordering::SeqCst) >= bytes).then_some(()));
         come.expect("the store answers");
     }
 
-    /// What waits goes on, and all after it.
+    /// Forwards the answers that are held back and all later ones.
     pub fn release(&self) {
         self.holding.is_held.store(false, Ordering::SeqCst);
     }
@@ -107,7 +107,7 @@ fn answer(store: UnixStream, mut host: TcpStream, holding: &Holding) {
     let _gone = host.shutdown(Shutdown::Both);
 }
 
-/// Hands on what comes, each part after the delay that held when it came.
+/// Forwards data. Each part is delayed as configured when it arrived.
 fn late(mut from: impl Read + Send, holding: &Holding, mut hand_on: impl FnMut(&[u8]) -> bool) {
     let (parts, waiting) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A server whose connections stay open, and that knows when each request came to it: what the limiter passed.
+//! A server with persistent connections that records when each request reached it, and thus what the limiter passed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,23 +12,23 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use super::WORKS;
 
-/// What clients send.
+/// Request of every client.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-/// How an answer ends.
+/// Last bytes of an answer.
 pub const ANSWERED: &[u8] = b"ok\n";
 
-/// A request that came to a server.
+/// A request that reached a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// When.
+    /// Time of the request.
     pub at: Instant,
-    /// Whose.
+    /// Source address of the request.
     pub from: IpAddr,
-    /// The host's number.
+    /// Number of the host.
     pub host: usize,
 }
 
-/// What came to all servers.
+/// Requests that reached all servers.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<Arrival>>>);
 
@@ -37,7 +37,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When each request of this client came, in order.
+    /// Returns the times of this client's requests, in order.
     pub fn times(&self, from: &str) -> Vec<Instant> {
         let from: IpAddr = from.parse().expect("an address");
         let mut times: Vec<_> = self.lock().iter().filter(|seen| seen.from == from).map(|seen| seen.at).collect();
@@ -45,12 +45,12 @@ impl Log {
         times
     }
 
-    /// How many came of this client to this host.
+    /// Returns how many requests of this client reached this host.
     pub fn at_host(&self, from: &str, host: usize) -> u64 {
         self.count(from, |seen| seen.host == host)
     }
 
-    /// How many came of this client to other hosts, from `since` on where that is given.
+    /// Returns how many requests of this client reached other hosts, since `since` if given.
     pub fn at_others(&self, from: &str, host: usize, since: Option<Instant>) -> u64 {
         self.count(from, |seen| seen.host != host && since.is_none_or(|since| seen.at >= since))
     }
@@ -61,7 +61,7 @@ impl Log {
     }
 }
 
-/// The most requests within any time of this length.
+/// Returns the largest number of requests within any period of this length.
 pub fn most_within(times: &[Instant], length: Duration) -> u64 {
     let mut first = 0;
     let mut most = 0;
@@ -81,7 +81,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts one of a host.
+    /// Starts a server of this host, which records requests in `log`.
     pub fn start(namespace: &Namespace, address: SocketAddr, host: usize, log: &Log) -> Self {
         let listener = namespace.inside(|| Ok(TcpListener::bind(address)?)).expect(WORKS);
         let (accepting, log) = (listener.try_clone().expect(WORKS), log.clone());
@@ -97,7 +97,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // Ends the wait for another client.
+        // Interrupts the wait for another client.
         let _ended = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
@@ -105,7 +105,7 @@ impl Drop for Site {
     }
 }
 
-/// Clients have one request under way on a connection.
+/// Answers a client's requests. A client has at most one outstanding request on a connection.
 fn answer(mut stream: TcpStream, from: IpAddr, host: usize, log: &Log) {
     let mut heard = 0;
     let mut part = [0; 256];

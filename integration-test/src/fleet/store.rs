@@ -1,7 +1,8 @@
-//! Redis servers in a namespace of their own. The test asks them over Unix sockets, which no cut wire stops.
+//! Redis servers in their own namespace. The test queries them over Unix sockets, which still work while the network is
+//! cut.
 //!
-//! The program is `REDIS_SERVER`, which `cargo xtask test` hands over with the directories of its libraries in
-//! `REDIS_LIBRARIES`; else the one on PATH.
+//! The program is `REDIS_SERVER`, with the directories of its libraries in `REDIS_LIBRARIES`, as `cargo xtask test`
+//! sets them. Without it, the program is found on PATH.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,50 +16,50 @@ use nix::sys::signal::Signal;
 use super::WORKS;
 use crate::lab::{HANGS_AFTER, once};
 
-/// Where the servers are for the hosts, each on a port of its own.
+/// Address of the servers for the hosts. Each server has its own port.
 pub const ADDRESS: &str = "10.8.0.254";
 const FIRST_PORT: u16 = 6379;
 const ADMIN: &str = "admin-of-the-test";
-/// The fleet's, where there are users.
+/// Password of the fleet, if the store has users.
 pub const PASSWORD: &str = "hunter2-of-the-fleet";
 
-/// What kind of a store.
+/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One server.
+    /// One server without users.
     Single,
-    /// Three masters with a replica each; the replica of server n is server n + 3.
+    /// Three masters with a replica each. The replica of server n is server n + 3.
     Cluster,
-    /// One server that speaks TLS alone, and knows the users of an ACL file alone.
+    /// One server that only speaks TLS, and only knows the users of an ACL file.
     Guarded,
 }
 
-/// One server.
+/// A server of the store.
 pub struct Server {
     child: Option<Child>,
     options: Vec<String>,
     directory: PathBuf,
     asked: String,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
 }
 
-/// All of them.
+/// All servers of a store.
 pub struct Store {
-    /// The servers.
+    /// Servers by number.
     pub servers: Vec<Server>,
     kind: Kind,
     directory: PathBuf,
-    /// Where they are. After them, as it goes after them.
+    /// Namespace of the servers. Declared after them because it must be dropped after them.
     pub namespace: Namespace,
 }
 
-/// Why there can be no store here; nothing where there can.
+/// Returns the reason why there can be no store here, or `None`.
 pub fn obstacle() -> Option<String> {
     program().is_none().then(|| "there is no redis-server: `cargo xtask setup` unpacks one".to_owned())
 }
 
-/// The servers' program.
+/// Returns the path of the servers' program, if there is one.
 pub fn program() -> Option<PathBuf> {
     let on_path =
         || env::split_paths(&env::var_os("PATH")?).map(|at| at.join("redis-server")).find(|path| path.is_file());
@@ -66,7 +67,7 @@ pub fn program() -> Option<PathBuf> {
 }
 
 impl Server {
-    /// Starts it, also anew: it is empty then.
+    /// Starts the server, empty, or starts it again.
     fn start(&mut self, namespace: &Namespace) {
         let mut command = namespace.command("env");
         if let Some(libraries) = env::var_os("REDIS_LIBRARIES") {
@@ -78,22 +79,22 @@ impl Server {
         self.child = Some(Child::start(command).expect(WORKS));
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     pub fn signal(&self, signal: Signal) {
         self.child.as_ref().expect("it runs").signal(signal).expect(WORKS);
     }
 
-    /// kill -9, and waits for its end.
+    /// Kills the server by SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.signal(Signal::SIGKILL).expect(WORKS);
         child.wait(HANGS_AFTER).expect(WORKS);
     }
 
-    /// Asks it as the administrator.
+    /// Runs a command as the administrator.
     ///
     /// # Errors
-    /// If it does not answer within a second, or by an error.
+    /// If the server does not answer within a second, or answers with an error.
     pub fn ask<T: redis::FromRedisValue>(&self, words: &str) -> redis::RedisResult<T> {
         let client = redis::Client::open(self.asked.as_str())?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
@@ -106,29 +107,29 @@ impl Server {
         command.query(&mut connection)
     }
 
-    /// Asks it, who must answer well.
+    /// Runs a command as the administrator, which must succeed.
     pub fn tell(&self, words: &str) -> String {
         let value: redis::Value = self.ask(words).unwrap_or_else(|error| panic!("{words}: {error}"));
         redis::from_redis_value(value).unwrap_or_default()
     }
 
-    /// Where it is asked.
+    /// Returns the path of the Unix socket for queries.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("s")
     }
 
-    /// Waits until it is a master.
+    /// Waits until the server is a master.
     pub fn wait_until_promoted(&self) {
         self.wait_until("INFO replication", |info| info.contains("role:master"));
     }
 
-    /// Waits until it answers this.
+    /// Waits until the server's answer to a command satisfies a condition.
     fn wait_until(&self, words: &str, holds: impl Fn(&str) -> bool) {
         let held = once(|| self.ask::<String>(words).is_ok_and(|answer| holds(&answer)).then_some(()));
         held.unwrap_or_else(|| panic!("{words} does not come to hold: {:?}", self.ask::<String>(words)));
     }
 
-    /// A number of INFO, 0 where it is not there.
+    /// Returns a number of INFO, or 0 if it is not there.
     pub fn info(&self, section: &str, name: &str) -> u64 {
         let info = self.tell(&format!("INFO {section}"));
         let value = info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
@@ -137,7 +138,7 @@ impl Server {
 }
 
 impl Store {
-    /// Starts one whose namespace has `br0` with [`ADDRESS`], and files in this directory.
+    /// Starts a store with its files in `directory`. The namespace must have `br0` with [`ADDRESS`].
     pub fn start(namespace: Namespace, directory: &Path, kind: Kind) -> Self {
         let directory = directory.to_owned();
         let mut store = Self { servers: Vec::new(), kind, directory, namespace };
@@ -158,7 +159,7 @@ impl Store {
         store
     }
 
-    /// Starts the servers; a guarded store waits for its users.
+    /// Starts the servers. A guarded store has no users yet at that time.
     fn begin(&mut self) {
         self.servers.iter_mut().for_each(|server| server.start(&self.namespace));
         self.servers.iter().for_each(|server| server.wait_until("PING", |answer| answer == "PONG"));
@@ -167,7 +168,7 @@ impl Store {
         }
     }
 
-    /// Has the administrator as a user, and whom this line of `check-config` names.
+    /// Writes an ACL file with the administrator and the user of this line of `check-config`, and starts the servers.
     pub fn admit(&mut self, line: &str) {
         let users = format!("user default off\nuser admin on >{ADMIN} ~* &* +@all\n{line}\n");
         fs::write(self.directory.join("acl"), users).expect(WORKS);
@@ -245,7 +246,7 @@ impl Store {
         }
     }
 
-    /// Starts what was killed: all of it is empty.
+    /// Starts the killed servers again. All of them are empty.
     pub fn start_again(&mut self) {
         let killed: Vec<_> = self.servers.iter_mut().filter(|server| server.child.is_none()).collect();
         killed.into_iter().for_each(|server| server.start(&self.namespace));
@@ -256,7 +257,7 @@ impl Store {
         }
     }
 
-    /// Moves a slot with all its keys from the first master to the second; hosts that report meanwhile are told so.
+    /// Moves a slot with all its keys from the first master to the second, which redirects hosts that report meanwhile.
     pub fn move_slot(&self, slot: u64, meanwhile: impl FnOnce()) {
         let [from, to] = [&self.servers[0], &self.servers[1]];
         let [from_id, to_id] = [from, to].map(|server| server.tell("CLUSTER MYID"));
@@ -272,7 +273,7 @@ impl Store {
         }
     }
 
-    /// What `[fleet]` says of it.
+    /// Returns the settings of `[fleet]` that name this store.
     pub fn settings(&self) -> String {
         let at = |name: &str| self.directory.join(name).display().to_string();
         let urls = |scheme: &str, count| {
@@ -295,7 +296,7 @@ impl Store {
         }
     }
 
-    /// Commands that the servers have carried out, and bytes that they have read and written.
+    /// Returns the number of commands that the servers executed, and of bytes that they read and wrote.
     pub fn traffic(&self) -> (u64, u64) {
         let of = |server: &Server| {
             let bytes = ["total_net_input_bytes", "total_net_output_bytes"].map(|name| server.info("stats", name));

@@ -1,5 +1,5 @@
-//! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the
-//! server's sockets have what was said and answer the program's questions.
+//! Rows with open connections between the two namespaces. They are real and opened before anything is attached, so that
+//! the server's sockets hold the conversation and the program finds them.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -15,32 +15,32 @@ use super::wire::{CLIENT, SERVER, Wire};
 use crate::cost::conversations::Said;
 use crate::established::Established;
 
-/// What a server takes without an answer: more than a run sends on one connection.
+/// Receive window of a server in bytes, more than a run sends on one connection.
 const WINDOW_BYTES: u32 = 1 << 29;
-/// An acknowledgement that is delayed is on its way by then.
+/// Time after which a delayed acknowledgement has been sent.
 const QUIET_AFTER: Duration = Duration::from_millis(250);
 
-/// What the clients of a row's open connections do.
+/// Behaviour of the clients of a row's open connections.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// How many connections there are: two to the power of this, all of one client.
+    /// Number of connections as a power of two, all of one client.
     pub bits: u8,
-    /// What was said on each before.
+    /// Conversation on each connection before the flood.
     pub before: Vec<Said>,
-    /// What is in the segments that are sent: nothing of acknowledgements.
+    /// Payload of the segments that are sent, empty for acknowledgements.
     pub data: Vec<u8>,
-    /// Whether each segment goes on behind the last, else it is the same again.
+    /// Each segment continues the stream. Otherwise the same segment is sent again.
     pub goes_on: bool,
 }
 
-/// The connections of one run.
+/// Open connections of one run.
 pub struct Connections {
     all: Vec<Established>,
     open: Open,
 }
 
 impl Connections {
-    /// Opens those of a row, if it has any.
+    /// Opens the connections of a row, if it has any.
     pub fn of(row: &Row, wire: &Wire) -> Result<Option<Self>> {
         let Some(open) = row.open.clone() else { return Ok(None) };
         let (client, server): (Ipv4Addr, Ipv4Addr) = (CLIENT.parse()?, SERVER.parse()?);
@@ -49,7 +49,7 @@ impl Connections {
             let ours = wire.sender.inside(|| TcpStream::connect((server, PORT)).context("connect"))?;
             let (theirs, from) = listener.accept().context("accept")?;
             anyhow::ensure!(from.ip() == client, "a connection comes from {from}");
-            // Both are gone with the run, and leave nothing behind that answers in the next.
+            // Both sockets are reset at the end of the run, so that nothing answers in the next run.
             for stream in [&ours, &theirs] {
                 setsockopt(stream, Linger, &linger { l_onoff: 1, l_linger: 0 })?;
             }
@@ -61,8 +61,8 @@ impl Connections {
         Ok(Some(Self { all, open }))
     }
 
-    /// Has everything said that comes before, and the limiter judge what clients say, if there is one: it is not
-    /// attached yet. Runs in the receiver's namespace.
+    /// Plays the conversation before the flood on each connection, and has the limiter, if there is one, judge the
+    /// clients' data. The limiter is not attached yet. Runs in the receiver's namespace.
     pub fn play(&mut self, mut limiter: Option<&mut Kernel>) -> Result<()> {
         for connection in &mut self.all {
             for said in &self.open.before {
@@ -80,7 +80,7 @@ impl Connections {
         Ok(())
     }
 
-    /// What their clients send from now on.
+    /// Returns the flood that the clients send from now on.
     pub fn flood(&self) -> Result<Flood> {
         let first = self.all.first().context("there is a connection")?;
         let open = |one: &Established| OpenConnection {

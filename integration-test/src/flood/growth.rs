@@ -1,4 +1,4 @@
-//! How a packet's cost grows: with sources, rules, exempt prefixes, buckets, and with a second CPU.
+//! Growth of a packet's cost with sources, rules, exempt prefixes and buckets, and with a second CPU.
 
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_datapath::kernel::{Bare, Generator, Kernel};
@@ -15,10 +15,10 @@ const SOURCES_BITS: [u8; 5] = [0, 10, 16, 20, 22];
 const RULES: [usize; 4] = [1, 4, 16, 64];
 const BUCKETS: [u8; 3] = [5, 6, 7];
 const EXEMPT: [u32; 5] = [0, 100, 1_000, 10_000, 100_000];
-/// Frames of one run on each CPU.
+/// Number of frames of one run on each CPU.
 const FRAMES: u32 = 1 << 18;
 
-/// Everything, in so many rounds.
+/// Measures everything in `rounds` rounds.
 pub fn measure(rounds: u32) -> Result<Value> {
     let sources = SOURCES_BITS.map(|bits| (1 << bits, with_sources(bits)));
     let rules =
@@ -53,7 +53,7 @@ fn alone() -> Row {
     Row { beside: Beside::Bare, ..one_source() }
 }
 
-/// Each source has sent all that it may when the first frame is timed.
+/// Returns a row with this number of sources, each of which has used its whole limit when the first frame is timed.
 fn with_sources(bits: u8) -> Row {
     let count = 1_u32 << bits;
     Row {
@@ -67,10 +67,10 @@ fn with_sources(bits: u8) -> Row {
     }
 }
 
-/// Who sends on which CPU.
+/// Sources that send on each CPU.
 struct Case {
     name: &'static str,
-    /// The first source on each CPU.
+    /// First source on each CPU.
     first: &'static [&'static str],
 }
 
@@ -80,7 +80,7 @@ const CASES: [Case; 3] = [
     Case { name: "two CPUs, a source each", first: &["198.51.100.7", "198.51.100.99"] },
 ];
 
-/// Nanoseconds of a CPU's time that a packet takes, where one or two CPUs send and receive at once.
+/// Returns the nanoseconds of CPU time per packet, with one and with two CPUs that send and receive at once.
 fn cpus(rounds: u32) -> Result<Value> {
     let wire = Wire::new(Family::V4, 2)?;
     if wire.cpus() < 2 {
@@ -134,7 +134,7 @@ fn generators(wire: &Wire, case: &Case) -> Result<Vec<Generator>> {
     case.first.iter().enumerate().map(of).collect()
 }
 
-/// Nanoseconds of one CPU for a packet.
+/// Sends frames with each generator, and returns the nanoseconds of one CPU per packet.
 fn send(wire: &Wire, generators: &mut [Generator], frames: u32) -> Result<f64> {
     Ok(wire.send_at_once(&mut generators.iter_mut().collect::<Vec<_>>(), frames)?.ns())
 }

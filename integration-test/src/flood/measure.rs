@@ -1,4 +1,4 @@
-//! The rounds: in each, every row has its turn, and in a row every receiver, loaded anew.
+//! Rounds of measurements. Each round measures every row, and each row every receiver, loaded anew.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use super::rows::{Floor, OTHERS_BEFORE, OTHERS_BITS, Row};
 use super::wire::{Family, Wire};
 use crate::steady::{Steadied, steadied, varied};
 
-/// How long one run is to take.
+/// Target duration of one run.
 const RUN_MIN: Duration = Duration::from_millis(200);
-/// A run's frames are a multiple of this, so that every source of every row has as many turns.
+/// Divisor of each run's number of frames, so that all sources of a row have the same number of turns.
 const FRAMES_MIN: u32 = 1 << 17;
-/// More would give sources a second turn that are to be new.
+/// Maximum number of frames of a run. More would give a second turn to sources that must be new.
 const FRAMES_MAX: u32 = 1 << 21;
-/// After a receiver with a large table has gone, the kernel frees its entries beside what comes next.
+/// Pause after each receiver, because the kernel frees the entries of a large table in the background.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Wires, as rows need them.
+/// Wires for both families.
 pub struct Wires {
     v4: Wire,
     v6: Wire,
 }
 
 impl Wires {
-    /// Makes them.
+    /// Creates the wires of both families.
     pub fn new() -> Result<Self> {
         Ok(Self { v4: Wire::new(Family::V4, 1)?, v6: Wire::new(Family::V6, 1)? })
     }
@@ -43,37 +43,37 @@ impl Wires {
     }
 }
 
-/// What is measured, how often, and beside whom.
+/// Rounds, repetitions and additional receivers.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// How often each row has its turn.
+    /// Number of rounds.
     pub rounds: u32,
-    /// How often rows are measured again whose floor was not steady.
+    /// Maximum number of repetitions for rows with an unsteady floor.
     pub again_max: u32,
-    /// Receivers besides those that are always there.
+    /// Receivers besides those that are always measured.
     pub outside: Vec<Kind>,
 }
 
-/// What a row came to.
+/// Measurements of one row.
 #[derive(Clone)]
 pub struct Measured {
-    /// Which.
+    /// The row that was measured.
     pub row: Row,
-    /// Who received, whether it could be measured or not.
+    /// Receivers of the row, whether they could be measured or not.
     pub kinds: Vec<Kind>,
-    /// Nanoseconds a packet, by receiver and round.
+    /// Nanoseconds per packet, by receiver and round.
     pub ns: BTreeMap<Kind, Vec<f64>>,
-    /// Frames in a run, by receiver.
+    /// Number of frames in a run, by receiver.
     pub frames: BTreeMap<Kind, u32>,
-    /// The share of its packets that passed in the last round, by receiver.
+    /// Share of the packets that passed in the last round, by receiver.
     pub passed: BTreeMap<Kind, f64>,
 }
 
-/// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must
-/// not.
+/// Measures the rows in `plan.rounds` rounds. Each receiver is tried once before, and fails there if it treats packets
+/// wrongly.
 pub fn measure(rows: &[Row], plan: &Plan) -> Result<Vec<Steadied<Measured>>> {
     let wires = Wires::new()?;
-    // A receiver is loaded again and knows nothing; the sender goes on with the source that is next.
+    // A receiver is loaded anew and knows no source; the sender continues with its next source.
     let load = |row: &Row| wires.of(row).generator(0, &row.flood()).with_context(|| row.name.clone());
     let mut generators: Vec<Generator> = rows.iter().map(load).collect::<Result<_>>()?;
     let mut tried = Vec::new();
@@ -103,7 +103,7 @@ pub fn measure(rows: &[Row], plan: &Plan) -> Result<Vec<Steadied<Measured>>> {
     })
 }
 
-/// In each round every row has its turn, and in a row every receiver: `positions` are the rows' among the generators.
+/// Measures each row with each receiver, once per round. `positions` are the rows' indices among the generators.
 fn in_rounds(
     all: &mut [Measured],
     positions: &[usize],
@@ -125,15 +125,15 @@ fn in_rounds(
     Ok(())
 }
 
-/// As many as take about as long as a run is to take.
+/// Returns the number of frames that takes about [`RUN_MIN`].
 fn frames_for(ns: f64) -> u32 {
     let least = Duration::from_secs_f64(ns * f64::from(FRAMES_MIN) / 1e9);
     let times = RUN_MIN.as_nanos() / least.as_nanos().max(1);
     u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(FRAMES_MIN).clamp(FRAMES_MIN, FRAMES_MAX)
 }
 
-/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and which share of them
-/// passed.
+/// Loads a receiver, sends the frames that come before, and times `frames` frames. Returns the nanoseconds per packet
+/// and the share of packets that passed.
 fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, f64)> {
     let context = || format!("{}, {}", row.name, kind.id());
     let before = kind.needs_before(row);
@@ -166,14 +166,14 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
 }
 
 impl Measured {
-    /// By how much the least steady floor of its receivers varied between rounds.
+    /// Returns the variation between rounds of the least steady floor of its receivers.
     fn floor_varied(&self) -> f64 {
         let floors = self.frames.keys().filter_map(|kind| self.ns.get(&kind.floor(&self.row)));
         floors.map(|floor| varied(floor)).fold(0.0, f64::max)
     }
 
-    /// As JSON: medians and extremes, the same above the bare program of the same round, and above the receiver's
-    /// floor in it.
+    /// Returns the measurements as JSON: medians and extremes, absolute, above the bare program of the same round, and
+    /// above the receiver's floor of the same round.
     pub fn to_json(&self) -> Result<Value> {
         let above = |ns: &[f64], floor: Kind| {
             let floor_ns = self.ns.get(&floor).with_context(|| format!("{} is measured", floor.id()))?;
@@ -190,7 +190,7 @@ impl Measured {
             let above_bare = above(ns, Kind::Bare)?;
             let mut above_floor = above(ns, kind.floor(&self.row))?;
             if matches!((kind, self.row.floor), (Kind::Outside(_), Floor::Own)) {
-                // What it drops costs it no drop behind it.
+                // Packets that the receiver itself drops do not cost it a drop behind it.
                 let passed = self.passed[&kind];
                 above_floor =
                     above_floor.iter().zip(&above_bare).map(|(own, bare)| bare + (own - bare) * passed).collect();
@@ -218,7 +218,7 @@ impl Measured {
     }
 }
 
-/// Median, least and most, in tenths.
+/// Returns median, minimum and maximum, rounded to tenths.
 pub fn spread(values: &[f64]) -> Value {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

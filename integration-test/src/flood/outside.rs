@@ -1,7 +1,7 @@
-//! Any other program on the receiving end, by the command that the benchmark's user gives.
+//! Any other program on the receiving end, started by a command from the benchmark's user.
 //!
-//! The command runs by `sh` in the receiver's network namespace. Nothing is known of it but that it is ready, what it
-//! passes, and that it is gone afterwards.
+//! The command runs by `sh` in the receiver's network namespace. The benchmark only knows that the program is ready,
+//! what it passes, and that it is gone afterwards.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -14,38 +14,39 @@ use nix::sys::signal::Signal;
 use super::peers::Tables;
 use super::wire::RECEIVING;
 
-/// The environment variable with the interface's name; in the command `{iface}` stands for it too.
+/// Environment variable with the interface's name, and the placeholder in the command that stands for it.
 const VARIABLE: &str = "IFACE";
 const PLACE: &str = "{iface}";
-/// What a program says on standard error once it is ready, if it attaches nothing.
+/// Word on standard error by which a program that attaches nothing reports that it is ready.
 const READY: &str = "ready";
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(20);
 
-/// One that was asked for.
+/// A program that the user wants to be measured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outside {
-    /// Its name in tables.
+    /// Name of the program in tables.
     pub name: String,
-    /// What starts it.
+    /// Command that starts the program.
     pub command: String,
 }
 
 impl Outside {
-    /// Why it cannot be measured here, if it cannot: what it passes is dropped behind it by nft, and counted there.
+    /// Returns the reason why no such program can be measured here, if any. nft must drop and count the packets that
+    /// the program passes.
     pub fn obstacle() -> Option<String> {
         let nft = Command::new("nft").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         nft.is_err().then(|| "there is no nft to drop what it passes: install nftables".to_owned())
     }
 
-    /// The command for an interface.
+    /// Returns the command with the interface's name.
     fn for_interface(&self, interface: &str) -> String {
         self.command.replace(PLACE, interface)
     }
 }
 
-/// One that runs, until it is dropped.
+/// A running program, until it is dropped.
 pub struct Running<'a> {
     namespace: &'a Namespace,
     child: Child,
@@ -53,8 +54,8 @@ pub struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts it, and returns once it is ready: when a program is attached to the interface, when it says so, or when
-    /// the command has ended well, as one does that only sets something up.
+    /// Starts a program, and returns once it is ready: when a program is attached to the interface, or when it says so.
+    /// A command that only sets something up is ready once it has ended successfully.
     pub fn start(outside: &Outside, namespace: &'a Namespace) -> Result<Self> {
         let behind = Tables::load(namespace, "")?;
         let mut command = namespace.command("sh");
@@ -80,18 +81,18 @@ impl<'a> Running<'a> {
         bail!("it is not ready within {READY_WITHIN:?}: {}", self.child.stderr().trim())
     }
 
-    /// Packets that it has passed.
+    /// Returns the number of packets that the program has passed.
     pub fn passed(&self) -> Result<u64> {
         self.behind.behind()
     }
 
-    /// Ends it, and takes off what it has left on the interface.
+    /// Ends the program, and detaches what it has left on the interface.
     pub fn end(mut self) -> Result<()> {
-        // One that has ended cannot be signalled.
+        // A program that has ended cannot be signalled.
         let _gone = self.child.signal(Signal::SIGTERM);
         let _late = self.child.wait(ENDS_WITHIN);
         for mode in ["xdpdrv", "xdpgeneric", "xdp"] {
-            // Fails where nothing is attached in that mode.
+            // Fails if nothing is attached in that mode.
             let _none = self.namespace.run(&["ip", "link", "set", "dev", RECEIVING[0], mode, "off"]);
         }
         ensure!(!has_program(self.namespace)?, "it has left a program on the interface that cannot be taken off");

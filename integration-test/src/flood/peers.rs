@@ -1,5 +1,5 @@
-//! The other limiters, each with its rules as its manual has them, and whatever is left dropped right behind: so the
-//! verdict is measured and not the stack behind it.
+//! The other limiters, with rules as their manuals recommend. Packets that they pass are dropped right behind them, so
+//! that the verdict is measured and not the network stack.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use super::receiver::{Counts, Kind};
 use super::rows::{PORT, Packet, Row};
 use super::wire::{Family, RECEIVING};
 
-/// Sources that each can hold.
+/// Maximum number of sources that each limiter can hold.
 const ELEMENTS_MAX: u32 = 1 << 20;
 
-/// Why one cannot be measured here, and what would help; none where it can.
+/// Returns the reason why a receiver cannot be measured here and what would help, or `None`.
 pub fn obstacle(kind: Kind) -> Option<String> {
     let (program, package) = match kind {
         Kind::Bare | Kind::Limiter => return None,
@@ -31,7 +31,7 @@ pub fn obstacle(kind: Kind) -> Option<String> {
     (!is_there).then(|| format!("there is no {program}: install {package}"))
 }
 
-/// What a program calls itself.
+/// Returns the version of the receiver's program, if it has one.
 pub fn version(kind: Kind) -> Option<String> {
     let program = match kind {
         Kind::Bare | Kind::Limiter | Kind::LimiterTcx | Kind::NftDrop | Kind::IptablesDrop | Kind::Outside(_) => {
@@ -44,17 +44,17 @@ pub fn version(kind: Kind) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What everything comes to at ingress that no chain before it has dropped. A table of its own: nft reads all elements
-/// of a table's sets before it lists anything of it, which takes minutes.
+/// Last chain at ingress, for packets that no earlier chain has dropped. It has its own table, because nft reads all
+/// set elements of a table before it lists anything, which takes minutes.
 const BEHIND: &str = "table netdev behind {
     chain ingress { type filter hook ingress device \"INTERFACE\" priority 10; policy drop; counter drop; }
 }";
 
-/// Tables of nftables in a namespace, taken out on drop.
+/// Tables of nftables in a namespace, removed on drop.
 pub struct Tables<'a>(&'a Namespace);
 
 impl<'a> Tables<'a> {
-    /// Loads the last chain, and these tables before it.
+    /// Loads the last chain and, before it, the tables `before`.
     pub fn load(namespace: &'a Namespace, before: &str) -> Result<Self> {
         let script = format!("{before}\n{BEHIND}\n").replace("INTERFACE", RECEIVING[0]);
         let tables = Self(namespace);
@@ -62,7 +62,7 @@ impl<'a> Tables<'a> {
         Ok(tables)
     }
 
-    /// Packets that came to the last chain.
+    /// Returns the number of packets that reached the last chain.
     pub fn behind(&self) -> Result<u64> {
         let output = self.0.run(&["nft", "-j", "list", "chain", "netdev", "behind", "ingress"])?;
         ensure!(output.status.success(), "nft list chain: {}", output.stderr.trim());
@@ -75,31 +75,31 @@ impl<'a> Tables<'a> {
 
 impl Drop for Tables<'_> {
     fn drop(&mut self) {
-        // They go with their namespace at the latest.
+        // The tables go with their namespace at the latest.
         let _gone = self.0.run(&["nft", "flush", "ruleset"]);
     }
 }
 
-/// nftables, which drops everything at ingress.
+/// nftables with a chain at ingress that drops everything.
 pub struct NftDrop<'a>(Tables<'a>);
 
 impl<'a> NftDrop<'a> {
-    /// Loads it.
+    /// Loads the chain that drops everything.
     pub fn load(namespace: &'a Namespace) -> Result<Self> {
         Ok(Self(Tables::load(namespace, "")?))
     }
 
-    /// Packets that it has dropped.
+    /// Returns the number of packets dropped.
     pub fn dropped(&self) -> Result<u64> {
         self.0.behind()
     }
 }
 
-/// nftables, with a dynamic set whose elements have a limit each, at ingress.
+/// nftables at ingress with a dynamic set, in which each element has its own limit.
 pub struct NftMeter<'a>(Tables<'a>);
 
 impl<'a> NftMeter<'a> {
-    /// Loads it, for so many packets an hour of each source.
+    /// Loads the set with a limit of `amount` packets per hour and source.
     pub fn load(namespace: &'a Namespace, row: &Row, amount: u64) -> Result<Self> {
         let (kind, source) = match row.family() {
             Family::V4 => ("ipv4_addr", "ip saddr"),
@@ -117,13 +117,13 @@ impl<'a> NftMeter<'a> {
         Ok(Self(Tables::load(namespace, &rules)?))
     }
 
-    /// Packets that were within their limit; it has dropped the rest.
+    /// Returns the number of packets within their limit. The others were dropped.
     pub fn within(&self) -> Result<u64> {
         self.0.behind()
     }
 }
 
-/// The raw table of iptables, the first that a packet comes to, in a namespace. Its rules are taken out on drop.
+/// The raw table of iptables, the first one that a packet reaches, in a namespace. Its rules are removed on drop.
 struct RawTable<'a> {
     namespace: &'a Namespace,
     program: &'static str,
@@ -141,15 +141,15 @@ impl<'a> RawTable<'a> {
         Ok(output.stdout)
     }
 
-    /// Its last rule: whatever comes to it is dropped.
+    /// Adds the last rule, which drops every packet that reaches it.
     fn drop_the_rest(&self) -> Result<()> {
         self.run(&["-A", "PREROUTING", "-i", RECEIVING[0], "-j", "DROP"]).map(|_| ())
     }
 
-    /// Packets that each of its rules took.
+    /// Returns the number of packets that each rule matched.
     fn packets<const RULES: usize>(&self) -> Result<[u64; RULES]> {
         let listed = self.run(&["-L", "PREROUTING", "-v", "-n", "-x"])?;
-        // A line for the chain and one for the columns' names come first.
+        // Skips the lines with the chain and with the column names.
         let packets = listed.lines().skip(2).map(|line| line.split_whitespace().next()?.parse().ok());
         let packets: Option<Vec<u64>> = packets.collect();
         let packets: Result<[u64; RULES], _> = packets.context("read what iptables lists")?.try_into();
@@ -159,34 +159,34 @@ impl<'a> RawTable<'a> {
 
 impl Drop for RawTable<'_> {
     fn drop(&mut self) {
-        // It goes with its namespace at the latest.
+        // The rules go with their namespace at the latest.
         let _gone = self.run(&["-F", "PREROUTING"]);
     }
 }
 
-/// iptables, which drops everything in the raw table.
+/// iptables with one rule in the raw table that drops everything.
 pub struct IptablesDrop<'a>(RawTable<'a>);
 
 impl<'a> IptablesDrop<'a> {
-    /// Loads it.
+    /// Loads the rule that drops everything.
     pub fn load(namespace: &'a Namespace, row: &Row) -> Result<Self> {
         let table = RawTable::of(namespace, row);
         table.drop_the_rest()?;
         Ok(Self(table))
     }
 
-    /// Packets that it has dropped.
+    /// Returns the number of packets dropped.
     pub fn dropped(&self) -> Result<u64> {
         let [dropped] = self.0.packets()?;
         Ok(dropped)
     }
 }
 
-/// iptables, with hashlimit in the raw table.
+/// iptables with hashlimit in the raw table.
 pub struct Hashlimit<'a>(RawTable<'a>);
 
 impl<'a> Hashlimit<'a> {
-    /// Loads it, for so many packets an hour of each source.
+    /// Loads hashlimit with a limit of `amount` packets per hour and source.
     pub fn load(namespace: &'a Namespace, row: &Row, amount: u64) -> Result<Self> {
         let prefix = match row.family() {
             Family::V4 => "32",
@@ -207,14 +207,14 @@ impl<'a> Hashlimit<'a> {
         Ok(Self(table))
     }
 
-    /// The counters of its two rules.
+    /// Returns the counters of both rules.
     pub fn counts(&self) -> Result<Counts> {
         let [over, within] = self.0.packets()?;
         Ok(Counts { over, within, passed: within, ..Counts::default() })
     }
 }
 
-/// As much as the limit at once, as the limiter allows too; both programs end at about a million.
+/// Returns the burst: the whole limit at once, as the limiter allows it. Both programs support about a million.
 fn burst(amount: u64) -> u64 {
     amount.clamp(1, 1_000_000)
 }
@@ -226,7 +226,7 @@ fn protocol(row: &Row) -> &'static str {
     }
 }
 
-/// Has a command read this, which must succeed.
+/// Runs a command that must succeed, with `text` as its standard input.
 pub fn feed(command: &mut Command, text: &str) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

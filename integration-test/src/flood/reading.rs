@@ -1,4 +1,4 @@
-//! What a packet costs while all windows are read, and how long that takes.
+//! Cost of a packet while all windows are read, and the duration of such a reading.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::rows::{Amount, Beside, Row, in_turn, one_source};
 use super::wire::{Family, Wire};
 
 const SOURCES_BITS: u8 = 20;
-/// Frames of one run: a reading of all windows is shorter.
+/// Number of frames of one run, which takes longer than a reading of all windows.
 const FRAMES: u32 = 1 << 22;
-/// Frames that the timed source sends before: it is known then, or over its limit.
+/// Number of frames that the timed source sends before, so that it is known or over its limit.
 const BEFORE: u32 = 1000;
 
-/// Whose packets are timed, and what it may send.
+/// Cases by name, with the limit of the timed source.
 const CASES: [(&str, Amount); 2] =
     [("one source over its limit", Amount::Of(1)), ("one source within its limit", Amount::Plenty)];
 
-/// Each case without a reader and with one that starts again whenever it is done, in so many rounds.
+/// Measures each case in `rounds` rounds, without a reader and with a reader that starts again whenever it is done.
 pub fn measure(rounds: u32) -> Result<Value> {
     let wire = Wire::new(Family::V4, 1)?;
     if wire.cpus() < 2 {
@@ -58,7 +58,7 @@ pub fn measure(rounds: u32) -> Result<Value> {
     Ok(json!({ "sources": 1 << SOURCES_BITS, "cases": cases }))
 }
 
-/// As many sources as the design speaks of, each of which has a window when the first frame is timed.
+/// Returns a row with the maximum number of sources of the design. Each has a window when the first frame is timed.
 fn with_all_sources() -> Row {
     let sources = 1 << SOURCES_BITS;
     Row {
@@ -70,7 +70,7 @@ fn with_all_sources() -> Row {
     }
 }
 
-/// Has all windows read on another CPU, again and again, as long as this takes; and how long each reading took.
+/// Reads all windows on another CPU repeatedly while `send` runs. Returns its result and the duration of each reading.
 fn beside_reader(kernel: &mut Kernel, send: impl FnOnce() -> Result<f64>) -> Result<(f64, Vec<Duration>)> {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The receivers, each loaded anew for every run, and what each says that it did.
+//! Receivers, each loaded anew for every run, and their own counts.
 
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
@@ -14,25 +14,26 @@ use super::peers::{Hashlimit, IptablesDrop, NftDrop, NftMeter};
 use super::rows::{Beside, Expected, Floor, OTHERS_BITS, Row};
 use super::wire::{RECEIVING, Wire};
 
-/// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
+/// Maximum share, as one in N, of a peer's packets with another verdict than the limiter's. A peer's bucket refills
+/// during the run.
 const OFF_MAX: u64 = 100;
-/// Least number of segments with 1400 bytes of which the guard counts one: it counts a segment in 128 KB of data that
-/// begins nothing.
+/// Lower bound of the ratio of segments with 1400 bytes to those that the guard counts. The guard counts one segment
+/// per 128 KB of data that begins nothing.
 const GUARDED_SHARE: u64 = 8;
-/// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come.
-/// One in:
+/// Maximum share, as one in N, of packets of new sources over the budget that may pass. A second's budget passes at
+/// once, and more while packets arrive.
 const BUDGET_SHARE_MAX: u64 = 10;
 
-/// Who receives.
+/// Kind of receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// `XDP_DROP` at once.
+    /// A program that returns `XDP_DROP` at once.
     Bare,
-    /// The real program.
+    /// The real program at XDP.
     Limiter,
-    /// The same at TCX, behind the stack's buffer.
+    /// The real program at TCX, behind the creation of the socket buffer.
     LimiterTcx,
-    /// nftables, which drops everything.
+    /// nftables with a chain that drops everything.
     NftDrop,
     /// nftables, with a limit for each source.
     NftMeter,
@@ -40,12 +41,12 @@ pub enum Kind {
     IptablesDrop,
     /// iptables, with a limit for each source.
     Hashlimit,
-    /// What the benchmark's user has given a command for.
+    /// A program for which the benchmark's user has given a command.
     Outside(&'static Outside),
 }
 
 impl Kind {
-    /// All that are always there, in the order that they have their turns in.
+    /// Receivers that are always measured, in the order of their turns.
     pub const ALL: [Self; 7] = [
         Self::Bare,
         Self::Limiter,
@@ -56,7 +57,7 @@ impl Kind {
         Self::Hashlimit,
     ];
 
-    /// Its name in JSON.
+    /// Returns the receiver's name in JSON.
     pub fn id(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -70,17 +71,17 @@ impl Kind {
         }
     }
 
-    /// What drops right behind it, alone: its own floor.
+    /// Returns the receiver's own floor: the program that drops right behind it, alone.
     pub const fn own_floor(self) -> Self {
         match self {
             Self::Bare | Self::Limiter | Self::LimiterTcx => Self::Bare,
-            // What it passes comes to nft.
+            // Packets that it passes reach nft.
             Self::NftDrop | Self::NftMeter | Self::Outside(_) => Self::NftDrop,
             Self::IptablesDrop | Self::Hashlimit => Self::IptablesDrop,
         }
     }
 
-    /// What its cost in a row is counted from.
+    /// Returns the floor above which the receiver's cost in a row is counted.
     pub const fn floor(self, row: &Row) -> Self {
         match row.floor {
             Floor::Bare => Self::Bare,
@@ -88,7 +89,8 @@ impl Kind {
         }
     }
 
-    /// Frames before the first that is timed: what has the row's sources over their limit, or the table full.
+    /// Returns the number of frames before the first timed one. They take the row's sources over their limit, or fill
+    /// the table.
     pub fn needs_before(self, row: &Row) -> u32 {
         match self {
             Self::Bare | Self::NftDrop | Self::IptablesDrop => 0,
@@ -97,7 +99,7 @@ impl Kind {
         }
     }
 
-    /// Those that a row is measured with, where there are these besides.
+    /// Returns the receivers of a row, including these additional ones if the row has peers.
     pub fn of(row: &Row, outside: &[Self]) -> Vec<Self> {
         match row.beside {
             Beside::Peers => [&Self::ALL, outside].concat(),
@@ -106,24 +108,24 @@ impl Kind {
     }
 }
 
-/// Packets so far, by what became of them.
+/// Number of packets so far, by their treatment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Dropped as over a limit; all, where everything is dropped.
+    /// Dropped as over a limit. Includes all packets of a receiver that drops everything.
     pub over: u64,
-    /// Within their limit.
+    /// Passed and charged, within their limit.
     pub within: u64,
-    /// Dropped as new ones in a flood of new ones.
+    /// Dropped as packets of new sources over the budget.
     pub new_dropped: u64,
-    /// Nothing to any limit.
+    /// Charged to no limit.
     pub not_counted: u64,
-    /// Of an exempt source.
+    /// Passed because their source is exempt.
     pub exempt: u64,
     /// Packets of new sources that were sampled out.
     pub not_admitted: u64,
-    /// Anything else.
+    /// Treated in any other way.
     pub other: u64,
-    /// Those of all that passed, whatever they are counted as.
+    /// Passed, whatever they are counted as.
     pub passed: u64,
 }
 
@@ -142,7 +144,7 @@ impl Counts {
     }
 }
 
-/// One that receives, until it is dropped.
+/// A receiver in place, until it is dropped.
 pub struct Receiver<'a> {
     wire: &'a Wire,
     loaded: Loaded<'a>,
@@ -159,11 +161,11 @@ enum Loaded<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Loads one, for a row of so many frames in all; on the row's open connections, if it has any, everything is said
-    /// that comes before.
+    /// Loads a receiver for a row of `frames` frames in all. Plays the conversation on the row's open connections, if
+    /// it has any.
     pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire, open: Option<&mut Connections>) -> Result<Self> {
         let open = match (kind, open) {
-            // It judges what clients say.
+            // The limiter judges the clients' data itself.
             (Kind::Limiter | Kind::LimiterTcx, open) => open,
             (_, Some(open)) => {
                 open.play(None)?;
@@ -191,7 +193,7 @@ impl<'a> Receiver<'a> {
         Ok(Self { wire, loaded })
     }
 
-    /// What has become of the packets so far.
+    /// Returns the counts so far.
     pub fn counts(&mut self) -> Result<Counts> {
         match &mut self.loaded {
             Loaded::Bare(_) => Ok(Counts { over: self.wire.dropped_by_xdp()?, ..Counts::default() }),
@@ -212,12 +214,12 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Fails where something else became of `sent` frames than the row says.
+    /// Checks that the `sent` frames were treated as the row expects, and returns their counts. Fails otherwise.
     pub fn check(&mut self, row: &Row, before: Counts, sent: u64) -> Result<Counts> {
         let counts = self.counts()?.since(before);
         let Counts { over, within, new_dropped, not_counted, exempt, not_admitted, other, passed } = counts;
         let is_right = match &self.loaded {
-            // Over IPv6 some come that nobody sent.
+            // On IPv6 a few packets arrive that nobody sent.
             Loaded::Bare(_) | Loaded::NftDrop(_) | Loaded::IptablesDrop(_) => over >= sent && passed == 0,
             Loaded::Limiter(_) => {
                 let is_alone = other == 0 || row.sources.first.is_ipv6();
@@ -248,9 +250,9 @@ impl<'a> Receiver<'a> {
                 };
                 over + within >= sent && off <= sent / OFF_MAX
             }
-            // What it is to do is for its command to say.
+            // The command alone decides what the program drops.
             Loaded::Outside(_) => over + within >= sent,
-            // What finds its table full is dropped before any rule counts it.
+            // Packets that find the table full are dropped before any rule counts them.
             Loaded::Hashlimit(_) => match row.expected {
                 Expected::Over => over + within == sent && within <= sent / OFF_MAX,
                 Expected::Within | Expected::Exempt | Expected::NotCounted => {
@@ -265,7 +267,7 @@ impl<'a> Receiver<'a> {
         Ok(counts)
     }
 
-    /// Takes it away.
+    /// Removes the receiver.
     pub fn end(self) -> Result<()> {
         match self.loaded {
             Loaded::Outside(running) => running.end(),
@@ -278,8 +280,8 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less:
-    /// `send` sends as many frames as it is told.
+    /// Sends `2 << OTHERS_BITS` frames with `send`, and checks that each well-behaved source is exactly at its limit.
+    /// Fails if one could send more, or could have sent less.
     pub fn check_edge(&mut self, row: &Row, send: impl FnOnce(u32) -> Result<()>) -> Result<()> {
         if row.expected != Expected::HalfNew || !matches!(self.loaded, Loaded::Limiter(_)) {
             return Ok(());
@@ -296,13 +298,13 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// The real program, attached to the receiving ends of so many pairs, once everything was said on these connections
-/// that comes before.
+/// Attaches the real program to the receiving ends of the first `pairs` pairs, once the conversation on the open
+/// connections was played.
 pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&mut Connections>) -> Result<Kernel> {
     limiter_at(HookChoice::Xdp, row, frames, wire, &RECEIVING[..pairs], open)
 }
 
-/// The same at this hook of these interfaces.
+/// Attaches the real program at this hook of these interfaces, once the conversation was played.
 fn limiter_at(
     hook: HookChoice,
     row: &Row,
@@ -321,13 +323,13 @@ fn limiter_at(
             hook,
             xdp_mode: XdpModeChoice::Native,
             max_sources: row.max_sources,
-            // Rules share the sources; only one of them judges.
+            // Rules share the sources, and only one rule judges.
             windows_per_source: 1,
             ipv6_family: SourceFamily::of_ipv6_prefix(policy.ipv6_prefix),
             clock: Clock::Kernel,
             passed: Passed::Nowhere,
             events: Events::On,
-            // What is not forged is known before it is timed, however fast it comes.
+            // Sources that are not forged are known before they are timed, however fast they come.
             insertions_free: 0,
             insertions_max: if row.is_forged() { BUDGET } else { BUDGET_ANY },
         })?;
@@ -344,7 +346,7 @@ fn limiter_at(
     })
 }
 
-/// What the program's counters say, of all interfaces.
+/// Returns the program's counters, summed over all interfaces.
 pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
     let reading = wire.receiver.inside(|| Ok(kernel.read()?))?;
     let faults: Vec<_> = reading.faults.iter().filter(|(_, count)| *count != 0).collect();

@@ -1,4 +1,4 @@
-//! What is measured: who sends what, by which limit it is judged, and what must become of it.
+//! Rows that are measured: the frames, their sources, the limit and the expected treatment.
 
 use std::net::IpAddr;
 
@@ -15,23 +15,23 @@ use crate::frames::proto::{TCP, UDP};
 use crate::frames::{IPV4, IPV6, frame, padded, tcp, tcp_with, udp, v4, v6};
 use crate::program::limit_over;
 
-/// A server's port; every flood goes there.
+/// Server port to which every flood goes.
 pub const PORT: u16 = 80;
-/// The well-behaved ones of a mixed flood: two to the power of this.
+/// Number of well-behaved sources of a mixed flood, as a power of two.
 pub const OTHERS_BITS: u8 = 6;
-/// Open connections of a row: two to the power of this.
+/// Number of open connections of a row, as a power of two.
 const OPEN_BITS: u8 = 6;
-/// Packets of each of them before the flood, by which they are known.
+/// Number of packets of each well-behaved source before the flood, by which the source becomes known.
 pub const OTHERS_BEFORE: u32 = 64;
-/// Sources that the limiter remembers unless a row says otherwise: its default.
+/// Maximum number of sources of the limiter unless a row says otherwise. This is the limiter's default.
 pub const MAX_SOURCES: u32 = 262_144;
-/// More packets an hour than any row sends. // 596 523 a second: hashlimit takes at most 1 000 000
+/// Limit in packets per hour that no row reaches: 596 523 per second, as hashlimit accepts at most 1 000 000.
 const PLENTY: u64 = 1 << 31;
 
-/// What is sent.
+/// Kind of packet that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// What opens a TCP connection.
+    /// A SYN, which opens a TCP connection.
     Syn,
     /// A TCP segment with 64 bytes of data.
     Data,
@@ -39,18 +39,18 @@ pub enum Packet {
     Datagram,
 }
 
-/// By which limit.
+/// Limit of each source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many packets an hour.
+    /// This number of packets per hour.
     Of(u64),
-    /// More than come.
+    /// More packets than are sent.
     Plenty,
-    /// As many as each of the well-behaved sources sends.
+    /// The number of packets that each well-behaved source sends.
     OfOthers,
 }
 
-/// What must become of the packets once a row has begun.
+/// Treatment that the timed packets must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// All are over the limit.
@@ -59,55 +59,55 @@ pub enum Expected {
     Within,
     /// All are of an exempt source.
     Exempt,
-    /// No limit counts them: all pass. Of data the guard counts a segment in 128 KB.
+    /// No limit counts them, and all pass. The guard counts one data segment per 128 KB.
     NotCounted,
-    /// All are of sources that were not seen yet, so none is over the limit.
+    /// All are of new sources, so none is over the limit.
     New,
-    /// The same, and the rule drops what is beyond its budget of new sources: nearly all.
+    /// All are of new sources, and the rule drops those over its budget, which are nearly all.
     NewOverBudget,
-    /// Every other one is of a known source within its limit, and the rest of new ones.
+    /// Every second packet is of a known source within its limit, and the others are of new sources.
     HalfNew,
 }
 
-/// Whether other limiters are measured beside it.
+/// Receivers with which a row is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// All of them.
+    /// The limiter and all other limiters.
     Peers,
-    /// The bare program alone.
+    /// The bare program and the limiter only.
     Bare,
 }
 
-/// What a receiver's cost is counted from.
+/// Reference from which a receiver's cost is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {
-    /// The bare program, for all: dropping is what is measured, and making a socket buffer first is a part of that.
+    /// The bare program for every receiver. Dropping is measured, which includes the creation of a socket buffer.
     Bare,
-    /// What drops right behind the receiver, measured alone: the packets pass, so judging them is what is measured.
+    /// The program that drops right behind the receiver, measured alone. Packets pass, so the verdict is measured.
     Own,
 }
 
-/// Prefixes of the access list. None holds a source.
+/// Prefixes of the access list. None contains a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// None, as only where `[safety]` is off.
+    /// No prefix, which a host has only if `[safety]` is off.
     Nothing,
-    /// Those that `[safety]` adds on a host.
+    /// Prefixes that `[safety]` adds on a host.
     Safety,
-    /// The same, and so many that are denied, spread over the address space.
+    /// Prefixes of `[safety]`, and this number of denied prefixes that are spread over the address space.
     Denied(u32),
 }
 
-/// What `[safety]` finds on a host: a resolver, a gateway and an SSH peer of each family. // no source has the same /16, or
-/// /32 of IPv6
+/// Prefixes that `[safety]` finds on a host: a resolver, a gateway and an SSH peer of each family. No source has the
+/// same IPv4 /16 or IPv6 /32.
 const SAFETY: [&str; 6] =
     ["9.9.9.9/32", "172.31.0.1/32", "203.0.113.22/32", "2620:fe::fe/128", "fe80::1/128", "2a00:1450:4001::22/128"];
 
-/// First octets of sources, which no denied prefix has.
+/// First octets of the sources, which no denied prefix has.
 const SOURCES_BEGIN: [u8; 4] = [10, 11, 21, 198];
 
 impl Listed {
-    /// Returns the entries.
+    /// Returns the entries of the access list.
     pub fn access(self) -> Vec<Access> {
         let denied = match self {
             Self::Nothing => return Vec::new(),
@@ -124,56 +124,56 @@ impl Listed {
     }
 }
 
-/// One row of the tables.
+/// A row of the tables.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// By which its goal is found.
+    /// Identifier by which the row's goal is found.
     pub id: &'static str,
-    /// What it is.
+    /// Description in tables.
     pub name: String,
-    /// What is sent.
+    /// Packet that is sent.
     pub packet: Packet,
-    /// By whom.
+    /// Sources that send.
     pub sources: Sources,
-    /// Whether every other frame is of a small set of sources that stay within their limit.
+    /// A small set of sources within their limit that send every second frame, if any.
     pub others: Option<Sources>,
-    /// The limit.
+    /// Limit of each source.
     pub amount: Amount,
-    /// What it counts.
+    /// Unit of the limit.
     pub unit: Unit,
-    /// Whether all of it is of open connections; then the packets and sources say nothing.
+    /// Open connections on which everything is sent, if any. The row's packet and sources are then unused.
     pub open: Option<Open>,
-    /// What must become of it.
+    /// Expected treatment of the packets.
     pub expected: Expected,
-    /// How many new sources the limiter's rule passes, if it says so. No other limiter has that.
+    /// Budget of new sources of the limiter's rule, if any. Other limiters have no such budget.
     pub new_sources: Option<NewSources>,
-    /// The groups that the limit is of; then each source has one of its own too, and is within it.
+    /// Group to which the limit applies, if any. Each source then also has its own limit, and is within it.
     pub group: Option<Per>,
-    /// Rules; the last judges.
+    /// Number of rules. The last one judges.
     pub rules: usize,
-    /// Buckets of ten minutes to a window.
+    /// Number of buckets of a window, of ten minutes each.
     pub buckets: u8,
     /// Prefixes of the access list besides the exempt ones.
     pub listed: Listed,
-    /// Exempt prefixes; none holds a source, but of what is to be exempt.
+    /// Number of exempt prefixes. None contains a source, except in the rows of exempt sources.
     pub exempt: u32,
-    /// Sources that the limiter remembers.
+    /// Maximum number of sources of the limiter.
     pub max_sources: u32,
-    /// Frames that are sent before the first that is timed.
+    /// Number of frames that are sent before the first timed one.
     pub before: u32,
-    /// Whom it is held against.
+    /// Receivers with which the row is measured.
     pub beside: Beside,
-    /// What the costs are counted from.
+    /// Reference from which the costs are counted.
     pub floor: Floor,
 }
 
 impl Row {
-    /// Which wire it needs.
+    /// Returns the family of the wire that the row needs.
     pub fn family(&self) -> Family {
         if self.sources.first.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// What is sent.
+    /// Returns the flood that is timed.
     pub fn flood(&self) -> Flood {
         let (proto, payload) = match self.packet {
             Packet::Syn => (TCP, tcp(PORT, SYN)),
@@ -192,12 +192,12 @@ impl Row {
         }
     }
 
-    /// What its well-behaved sources send before the flood, if it has any.
+    /// Returns what the well-behaved sources send before the flood, if there are any.
     pub fn flood_of_others(&self) -> Option<Flood> {
         self.others.clone().map(|sources| Flood { sources, others: None, ..self.flood() })
     }
 
-    /// Packets an hour where so many frames come in all.
+    /// Returns the limit in packets per hour for a run of `frames` frames in all.
     pub fn packets_an_hour(&self, frames: u64) -> u64 {
         match self.amount {
             Amount::Of(amount) => amount,
@@ -206,12 +206,12 @@ impl Row {
         }
     }
 
-    /// Whether some of its sources are new with each packet.
+    /// Returns whether some of the row's sources are new with each packet.
     pub fn is_forged(&self) -> bool {
         matches!(self.expected, Expected::New | Expected::NewOverBudget | Expected::HalfNew)
     }
 
-    /// What the limiter judges by.
+    /// Returns the limiter's policy for a run of `frames` frames in all.
     pub fn policy(&self, frames: u64) -> Policy {
         let rule = |at: usize| {
             let is_last = at + 1 == self.rules;
@@ -230,7 +230,7 @@ impl Row {
             Rule { new_sources: self.new_sources, ..Rule::new(name, ports, limits) }
         };
         let exempt = (0..self.exempt).map(|at| {
-            // Every second /24 from 20.0.0.0 on: the sources of these rows are between two of them.
+            // Every second /24 from 20.0.0.0 on. The sources of these rows are between two of them.
             let octets = (0x1400_0000 + (at << 9)).to_be_bytes();
             Access::exempt(format!("{}.{}.{}.0/24", octets[0], octets[1], octets[2]).parse().expect("a prefix"))
         });
@@ -243,22 +243,22 @@ impl Row {
     }
 }
 
-/// So many sources in turn, two to the power of `bits`.
+/// Returns `2^bits` sources in turn, starting at `first`.
 pub fn in_turn(first: &str, bits: u8) -> Sources {
     Sources { first: address(first), bits, order: Order::InTurn, host_bits: 0 }
 }
 
-/// Prefixes of 64 bits in turn.
+/// Returns `2^bits` prefixes of 64 bits in turn, starting at `first`.
 pub fn prefixes_in_turn(first: &str, bits: u8) -> Sources {
     Sources { host_bits: 64, ..in_turn(first, bits) }
 }
 
-/// Sources of a Zipf distribution with exponent 1: of `2^bits`, by a table of 65 536 quantiles.
+/// Returns `2^bits` sources with a Zipf distribution of exponent 1, by a table of 65 536 quantiles.
 pub fn zipf(first: &str, bits: u8) -> Sources {
     Sources { order: Order::Picked(zipf_picks(1 << bits, 65_536)), ..in_turn(first, bits) }
 }
 
-/// The ranks at the middles of so many equal parts of the distribution, where rank r has a share of 1/r.
+/// Returns the ranks at the middles of `parts` equal parts of the distribution, where rank r has a share of 1/r.
 fn zipf_picks(ranks: u32, parts: u32) -> Vec<u32> {
     let total: f64 = (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum();
     let (mut rank, mut below) = (0, 1.0);
@@ -277,19 +277,19 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// What the README recommends where sources are forged.
+/// Budget that the README recommends against forged sources.
 pub const NEW_SOURCES: NewSources = NewSources { amount: 1000, window_ns: SECOND_NS };
 
 const ONE: &str = "198.51.100.7";
 const MANY: &str = "10.77.0.0";
 const FORGED: &str = "11.0.0.0";
-/// Between two of the exempt prefixes.
+/// Source between two of the exempt prefixes.
 const AMONG_EXEMPT: &str = "21.0.1.7";
 
-/// Within one of them.
+/// Source within one of the exempt prefixes.
 const EXEMPT: &str = "21.0.0.7";
 
-/// One source over its limit, from which the others differ.
+/// Returns the row of one source over its limit, from which the others are derived.
 pub fn one_source() -> Row {
     Row {
         id: "one_source",
@@ -314,12 +314,12 @@ pub fn one_source() -> Row {
     }
 }
 
-/// Those of the first tables.
+/// Returns the rows of the first tables.
 pub fn all() -> Vec<Row> {
     [of_sources(), of_open_connections()].concat()
 }
 
-/// What clients send on connections that are open, in the default unit: one client's connections.
+/// Returns the rows of one client's open connections, in the default unit.
 fn of_open_connections() -> Vec<Row> {
     let requests = |id, name: &str, amount, expected, open| Row {
         id,
@@ -333,7 +333,7 @@ fn of_open_connections() -> Vec<Row> {
         ..one_source()
     };
     let open = |before, data, goes_on| Open { bits: OPEN_BITS, before, data, goes_on };
-    // The one request of each that is said before is admitted, and no other.
+    // The one request on each connection that is played before is admitted, and no other.
     let spent = Amount::Of(1 << OPEN_BITS);
     vec![
         requests(
@@ -369,7 +369,7 @@ fn of_open_connections() -> Vec<Row> {
 
 fn of_sources() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
-    // Fills every table: those of the others hold 1 << 20 sources.
+    // Fills every table. Those of the other limiters hold 1 << 20 sources.
     let forged_before = 17 << 16;
     let within = Row {
         sources: in_turn(AMONG_EXEMPT, 0),
@@ -438,7 +438,7 @@ fn of_sources() -> Vec<Row> {
             ..row("v6_forged", "IPv6, 16.7 M forged /64s")
         },
         Row { packet: Packet::Datagram, ..row("udp", "UDP, one source over its limit") },
-        // Its source ports are random: of each it is known by then that no connection has it.
+        // Source ports are random. After the frames before, each port is known to belong to no connection.
         Row { packet: Packet::Data, before: 3 << 16, ..row("data", "data segments, one source over its limit") },
         Row { rules: 64, beside: Beside::Bare, ..row("rules_64", "one source over the limit of the last of 64 rules") },
         Row {

@@ -1,5 +1,5 @@
-//! A whole server: wrk asks nginx for small answers over a veth pair, all on one CPU, with one program or another
-//! before the server. How many requests it answers in a second is what is left of the CPU.
+//! A whole server. wrk requests small answers from nginx over a veth pair, all on one CPU, with one program or another
+//! before the server. The rate of answers shows how much of the CPU is left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,14 +29,14 @@ const SERVER: &str = "192.0.2.1";
 const INTERFACE: &str = "s0";
 const CONNECTIONS: &str = "16";
 const SECONDS: &str = "2";
-/// More requests, and more packets, than are sent.
+/// Limit above every number of requests and packets that are sent.
 const HIGH: u64 = 1 << 31;
 
-/// What is before the server.
+/// Program before the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Before {
     Nothing,
-    /// A program that passes every packet at once: the floor.
+    /// A program that passes every packet at once, which is the floor.
     Pass,
     Limiter,
     NftMeter,
@@ -62,13 +62,13 @@ impl Before {
     }
 }
 
-/// Requests in a second, by what is before the server and round.
+/// Requests per second, by the program before the server and by round.
 type Answered = BTreeMap<Before, Vec<f64>>;
 
 const ROWS: [(&str, &str, &str); 2] =
     [("wrk_clear", "wrk against nginx, in the clear", "http"), ("wrk_tls", "wrk against nginx, under TLS", "https")];
 
-/// Both rows, in so many rounds; again where the floor was not steady.
+/// Measures both rows in `rounds` rounds, and repeats them if the floor was not steady.
 pub fn measure(rounds: u32, again_max: u32) -> Result<Value> {
     if let Some(missing) = ["wrk", "nginx", "openssl", "ip"].into_iter().find(|program| !is_there(program)) {
         return Ok(json!({ "missing": format!("there is no {missing}") }));
@@ -107,7 +107,7 @@ fn to_json(id: &str, name: &str, row: &Steadied<Answered>) -> Result<Value> {
     }))
 }
 
-/// nginx in one namespace, room for wrk in another.
+/// nginx in one namespace, and another namespace for wrk.
 struct Site {
     _nginx: Child,
     client: Namespace,
@@ -118,7 +118,7 @@ struct Site {
 
 impl Site {
     fn new() -> Result<Self> {
-        // Whatever is started from here on stays there: sending, receiving, asking and answering take one CPU's time.
+        // Everything started from here on stays on that CPU, so that sending, receiving and answering share its time.
         on_the_last_cpu()?;
         let (client, server) = (Namespace::named("wrk")?, Namespace::named("nginx")?);
         let (ours, theirs) = (["192.0.2.2/24"], ["192.0.2.1/24"]);
@@ -127,7 +127,7 @@ impl Site {
             End { namespace: &server, interface: INTERFACE, addresses: &theirs },
         )?;
         let directory = tempfile::tempdir().context("make a directory")?;
-        // It logs each request, and no disk has to take that.
+        // nginx logs each request, and the log must not cost disk time.
         std::os::unix::fs::symlink("/dev/null", directory.path().join("access.log")).context("link the log")?;
         let at = |port: u16| -> Result<_> { Ok(std::net::SocketAddr::new(SERVER.parse()?, port)) };
         let nginx = nginx_with_tls(&server, directory.path(), &[at(80)?], &[at(443)?])?;
@@ -149,7 +149,7 @@ impl Site {
         Ok(all)
     }
 
-    /// Requests in a second.
+    /// Returns the requests per second with this program before the server.
     fn run(&self, before: Before, scheme: &str) -> Result<f64> {
         match before {
             Before::Nothing => self.ask(scheme),
@@ -179,7 +179,7 @@ impl Site {
         }
     }
 
-    /// What wrk says, where every answer was one.
+    /// Returns the requests per second that wrk reports. Fails unless every request was answered.
     fn ask(&self, scheme: &str) -> Result<f64> {
         let url = format!("{scheme}://{SERVER}/");
         let duration = format!("-d{SECONDS}s");
@@ -212,7 +212,7 @@ impl Site {
         })
     }
 
-    /// Fails where the limiter has dropped something, or has counted fewer requests than wrk says that it was answered.
+    /// Fails if the limiter has dropped a packet, or has counted fewer requests than wrk reports as answered.
     fn check(&self, kernel: &mut Kernel, answered: f64) -> Result<()> {
         use ratelimit_common::verdict::{Action, Reason};
         let reading = self.server.inside(|| Ok(kernel.read()?))?;
@@ -232,7 +232,7 @@ impl Site {
     }
 }
 
-/// nftables, with a limit for each source that is never reached.
+/// Returns nftables rules with a limit for each source that is never reached.
 fn meter() -> String {
     let mut script = String::from(
         "table netdev flood {\nset sources { type ipv4_addr; size 65536; flags dynamic, timeout; timeout 1h; }\n",
@@ -246,7 +246,7 @@ fn meter() -> String {
     script
 }
 
-/// Requests in a second, of wrk's report.
+/// Returns the requests per second of wrk's report.
 fn answered(report: &str) -> Result<f64> {
     for trouble in ["Socket errors", "Non-2xx"] {
         ensure!(!report.contains(trouble), "not every request was answered:\n{report}");

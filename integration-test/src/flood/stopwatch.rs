@@ -1,5 +1,5 @@
-//! How long sending and receiving took, on one CPU: by the CPU's time where the kernel counts it right, so that
-//! whatever else the machine does at the same time is not in it; else by the wall clock.
+//! A stopwatch for sending and receiving on one CPU. It reads CPU time if the kernel counts it correctly, which
+//! excludes other load on the machine. Otherwise it reads the wall clock.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::time::{ClockId, clock_gettime};
 
-/// Receiving is a softirq, and runs in the sender's time or in that of the CPU's `ksoftirqd`. A kernel with this
-/// option takes it out of both.
+/// Kernel option that takes softirqs out of a thread's time. Receiving is a softirq, and runs in the sender's time or
+/// in that of the CPU's `ksoftirqd`.
 const SOFTIRQS_APART: &str = "CONFIG_IRQ_TIME_ACCOUNTING=y";
 
-/// A start.
+/// A running stopwatch.
 pub struct Stopwatch {
     at: Instant,
     spent: Option<Spent>,
@@ -27,7 +27,7 @@ struct Spent {
 }
 
 impl Stopwatch {
-    /// Starts, on the thread that sends and stays on this CPU.
+    /// Starts a stopwatch, on the thread that sends and that stays on this CPU.
     pub fn start(cpu: usize) -> Result<Self> {
         let spent = match (counts_softirqs(), ksoftirqd(cpu)) {
             (true, Some(schedstat)) => Some(Spent { sender: sender()?, receiver: receiver(&schedstat)?, schedstat }),
@@ -36,7 +36,7 @@ impl Stopwatch {
         Ok(Self { at: Instant::now(), spent })
     }
 
-    /// What has passed since then.
+    /// Returns the time since the start.
     pub fn stop(self) -> Result<Duration> {
         let wall = self.at.elapsed();
         let Some(Spent { sender: sent, receiver: received, schedstat }) = self.spent else { return Ok(wall) };
@@ -44,18 +44,18 @@ impl Stopwatch {
     }
 }
 
-/// What it is that is measured.
+/// Returns the name of the clock that is read.
 pub fn clock() -> &'static str {
     if counts_softirqs() && ksoftirqd(0).is_some() { "CPU time" } else { "wall clock" }
 }
 
-/// Whether a thread's time has the softirqs in it that run there.
+/// Returns whether a thread's time includes the softirqs that run in it.
 fn counts_softirqs() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     *COUNTS.get_or_init(|| config().is_some_and(|config| !config.contains(SOFTIRQS_APART)))
 }
 
-/// The kernel's configuration, where it can be found.
+/// Returns the kernel's configuration, if it can be found.
 fn config() -> Option<String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     if let Ok(config) = fs::read_to_string(format!("/boot/config-{}", release.trim())) {
@@ -70,14 +70,14 @@ fn sender() -> Result<Duration> {
     Ok(now.into())
 }
 
-/// Of a thread's schedstat the first number is the nanoseconds that it has run.
+/// Returns the time that a thread has run, in nanoseconds: the first number of its schedstat.
 fn receiver(schedstat: &PathBuf) -> Result<Duration> {
     let text = fs::read_to_string(schedstat).with_context(|| format!("read {}", schedstat.display()))?;
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
     Ok(Duration::from_nanos(ns.with_context(|| format!("{} has no time", schedstat.display()))?))
 }
 
-/// The schedstat of the kernel's thread that takes the softirqs of a CPU, where it can be seen.
+/// Returns the path of the schedstat of a CPU's `ksoftirqd`, if it is visible.
 fn ksoftirqd(cpu: usize) -> Option<PathBuf> {
     static ALL: OnceLock<Vec<(String, PathBuf)>> = OnceLock::new();
     let all = ALL.get_or_init(|| {

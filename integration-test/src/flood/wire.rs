@@ -1,5 +1,4 @@
-//! The way from the sender to the receiver: namespaces, veth pairs between them, and what the receiving end has
-//! counted.
+//! Path from the sender to the receiver: namespaces, veth pairs between them, and the counters of the receiving end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,59 +11,59 @@ use ratelimit_datapath::kernel::{Flood, Generator};
 
 use super::stopwatch::Stopwatch;
 
-/// The receiver's ends, by pair.
+/// Receiving interfaces, by pair.
 pub const RECEIVING: [&str; 2] = ["s0", "s1"];
 const SENDING: [&str; 2] = ["c0", "c1"];
-/// The sender's and the receiver's IPv4 addresses on the first pair.
+/// The sender's IPv4 address on the first pair.
 pub const CLIENT: &str = "192.0.2.2";
-/// Likewise.
+/// The receiver's IPv4 address on the first pair.
 pub const SERVER: &str = "192.0.2.1";
 const ADDRESSES: [[[&str; 2]; 2]; 2] = [
     [["192.0.2.2/24", "2001:db8::2/64"], ["192.0.2.1/24", "2001:db8::1/64"]],
     [["203.0.113.2/24", "2001:db8:113::2/64"], ["203.0.113.1/24", "2001:db8:113::1/64"]],
 ];
-/// How long the receiver may take for what is still queued when the sender is done.
+/// Maximum time for the receiver to take what is still queued when the sender is done.
 const QUEUED_MAX: Duration = Duration::from_secs(1);
-/// An interface with IPv6 hears some packets of its own: multicast reports, duplicate addresses.
+/// Maximum number of packets that an IPv6 interface receives by itself: multicast reports, duplicate address detection.
 const UNASKED_MAX: u64 = 32;
 
-/// Which addresses its ends have: without IPv6 nothing but the flood is on it.
+/// Address family of a wire. Without IPv6 addresses, the wire carries nothing but the flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4 alone.
+    /// Only IPv4 addresses.
     V4,
-    /// IPv6 alone.
+    /// Only IPv6 addresses.
     V6,
 }
 
 /// Two namespaces and the pairs between them, removed on drop.
 pub struct Wire {
-    /// Where the generators and the clients are.
+    /// Namespace of the generators and the clients.
     pub sender: Namespace,
-    /// Where the receivers are.
+    /// Namespace of the receivers.
     pub receiver: Namespace,
     family: Family,
     cpus: Vec<usize>,
 }
 
-/// What a run took.
+/// Size and duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Frames sent, and received.
+    /// Number of frames sent, and received.
     pub sent: u64,
-    /// Of all CPUs that sent, for sending and receiving.
+    /// Time for sending and receiving, summed over all CPUs that sent.
     pub took: Duration,
 }
 
 impl Run {
-    /// Nanoseconds of a CPU for a packet.
+    /// Returns the nanoseconds of CPU time per packet.
     pub fn ns(&self) -> f64 {
         self.took.as_secs_f64() * 1e9 / self.sent as f64
     }
 }
 
 impl Wire {
-    /// Makes one of so many pairs.
+    /// Creates a wire of `pairs` pairs.
     pub fn new(family: Family, pairs: usize) -> Result<Self> {
         let (sender, receiver) = (Namespace::named("flood")?, Namespace::named("limited")?);
         let at = match family {
@@ -75,31 +74,31 @@ impl Wire {
             let end = |namespace, interface, addresses| End { namespace, interface, addresses };
             let [ours, theirs] = &ADDRESSES[pair];
             veth(end(&sender, SENDING[pair], &ours[at..=at]), end(&receiver, RECEIVING[pair], &theirs[at..=at]))?;
-            // With this veth receives in NAPI, and so takes live frames, also where no XDP program is attached.
+            // With GRO, veth receives in NAPI, and so accepts live frames even without an XDP program.
             let output = receiver.run(&["ethtool", "-K", RECEIVING[pair], "gro", "on"])?;
             ensure!(output.status.success(), "ethtool -K gro on: {}", output.stderr.trim());
         }
         Ok(Self { sender, receiver, family, cpus: cpus()? })
     }
 
-    /// How many CPUs may send at once.
+    /// Returns how many CPUs may send at once.
     pub fn cpus(&self) -> usize {
         self.cpus.len()
     }
 
-    /// A generator for the sending end of a pair.
+    /// Creates a generator for the sending end of a pair.
     pub fn generator(&self, pair: usize, flood: &Flood) -> Result<Generator> {
         let mut flood = flood.clone();
         flood.frame[..6].copy_from_slice(&self.link_address(pair)?);
         self.sender.inside(|| Ok(Generator::load(&flood, SENDING[pair])?))
     }
 
-    /// Sends over the first pair, on one CPU.
+    /// Sends frames over the first pair, on one CPU.
     pub fn send(&self, generator: &mut Generator, frames: u32) -> Result<Run> {
         self.send_at_once(&mut [generator], frames)
     }
 
-    /// Each sends so many frames over its own pair, on its own CPU, all at once.
+    /// Sends `frames` frames with each generator at once, each over its own pair and on its own CPU.
     pub fn send_at_once(&self, generators: &mut [&mut Generator], frames: u32) -> Result<Run> {
         ensure!(generators.len() <= self.cpus.len(), "{} generators need as many CPUs", generators.len());
         let pairs = generators.len();
@@ -132,17 +131,17 @@ impl Wire {
         }
     }
 
-    /// Packets that the receiving ends have taken so far.
+    /// Returns the number of packets that the receiving ends have taken so far.
     pub fn received(&self, pairs: usize) -> Result<u64> {
         Ok(self.statistics(pairs)?.values().filter_map(|of| of.get("xdp_packets")).sum())
     }
 
-    /// Packets that an XDP program of the receiving ends has dropped so far.
+    /// Returns the number of packets that XDP programs on the first receiving end have dropped so far.
     pub fn dropped_by_xdp(&self) -> Result<u64> {
         Ok(self.statistics(1)?.values().filter_map(|of| of.get("xdp_drops")).sum())
     }
 
-    /// What the driver counts, by end: veth's names without the queue that they begin with.
+    /// Returns the driver's counters by receiving end. Their names lack veth's prefix with the queue.
     fn statistics(&self, pairs: usize) -> Result<BTreeMap<&'static str, BTreeMap<String, u64>>> {
         let of = |interface: &&'static str| {
             let output = self.receiver.run(&["ethtool", "-S", interface])?;
@@ -168,7 +167,7 @@ impl Wire {
     }
 }
 
-/// Sends on one CPU, where the frames are received too, and says how long that took.
+/// Sends frames on one CPU, which also receives them, and returns the time that took.
 fn timed(generator: &mut Generator, cpu: usize, frames: u32) -> Result<Duration> {
     pin(cpu)?;
     let clock = Stopwatch::start(cpu)?;
@@ -176,18 +175,18 @@ fn timed(generator: &mut Generator, cpu: usize, frames: u32) -> Result<Duration>
     clock.stop()
 }
 
-/// Those that this process may use.
+/// Returns the CPUs that this process may use.
 fn cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0)).context("ask for the CPUs")?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
-/// Has this thread stay on the CPU that sends last, and so not at all where one pair sends and there are two CPUs.
+/// Pins this thread to the CPU that sends last, which does not send if there are two CPUs and one pair.
 pub fn on_the_first_cpu() -> Result<()> {
     pin(*cpus()?.first().context("there is a CPU")?)
 }
 
-/// Has this thread, and whatever it starts from now on, stay on the CPU that sends first.
+/// Pins this thread, and whatever it starts from now on, to the CPU that sends first.
 pub fn on_the_last_cpu() -> Result<()> {
     pin(*cpus()?.last().context("there is a CPU")?)
 }

@@ -1,27 +1,27 @@
-//! How many requests begin in a segment of TCP, by what its client has sent and says to have heard so far: there is no
-//! socket to ask.
+//! Number of requests that begin in a TCP segment, derived from what its client has sent and acknowledged so far. There
+//! is no socket to query.
 
 use std::ops::Range;
 
 use super::frames::{self, Frames};
 use super::tls::{self, Tls};
 
-/// Farther away, it is another connection.
+/// Distance of sequence numbers from which a segment belongs to another connection.
 const FAR: u32 = 1 << 23;
-/// `HTTP/1.1 100 Continue` and an empty line.
+/// Size in bytes of `HTTP/1.1 100 Continue` and an empty line.
 pub(super) const CONTINUE: u32 = 25;
-/// Two interim answers in the clear.
+/// Maximum size in bytes of two interim answers in the clear.
 const INTERIM: u32 = 80;
-/// How many bytes before a version's `/` are looked at.
+/// Number of bytes before a version's `/` that are inspected.
 const NAME: usize = 4;
-/// Where the preface of HTTP/2 has the `/` of its version.
+/// Offset of the `/` in the HTTP/2 preface's version.
 const VERSION_AT: usize = 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
-    /// Number of the byte that comes next.
+    /// Sequence number of the next byte.
     next: u32,
-    /// What was left out, as far as it is remembered.
+    /// Sequence numbers that were left out, as far as they are remembered.
     hole: Option<Range<u32>>,
     speaks: Speaks,
     turn: Turn,
@@ -30,34 +30,34 @@ pub(super) struct Conversation {
 #[derive(Clone, Debug)]
 enum Speaks {
     Clear(Clear),
-    /// So much of a preface, perhaps, and what it is if it goes on as one.
+    /// Number of bytes that may be of a preface, and the state of HTTP/2 if it continues as one.
     Preface(usize, Frames),
     Http2(Frames),
     Tls(Tls),
 }
 
-/// What is not TLS.
+/// State of a connection that does not use TLS.
 #[derive(Clone, Debug)]
 struct Clear {
-    /// The bytes before what comes next, as many as a version's name has; none where that is unknown.
+    /// Last bytes before the next one, as many as a version's name has. `None` if they are unknown.
     last: Option<[u8; 4]>,
-    /// A request was counted that had no version yet.
+    /// A request without a version was counted.
     is_ahead: bool,
 }
 
-/// What comes before the next record of TLS, or the next frame of HTTP/2.
+/// Position of the next TLS record or HTTP/2 frame.
 #[derive(Clone, Debug)]
 pub(super) enum Ahead {
-    /// So much of the last one.
+    /// Known: the next one begins after this many bytes.
     Rest(usize),
-    /// The rest of its header, of which this was in the last segment.
+    /// Incomplete: these bytes of the next header were in the last segment.
     Header(Vec<u8>),
-    /// It is unknown.
+    /// Unknown, because bytes were never seen.
     Lost,
 }
 
 impl Ahead {
-    /// Some bytes were never seen.
+    /// Skips bytes that were never seen.
     pub(super) fn leave_out(&mut self, bytes: usize) {
         *self = match self {
             Self::Rest(left) if bytes <= *left => Self::Rest(*left - bytes),
@@ -65,13 +65,13 @@ impl Ahead {
         };
     }
 
-    /// For what comes late, which is read by itself: returns where what comes next goes on from.
+    /// Returns the position, and sets it to unknown while a late segment is read on its own.
     pub(super) fn apart(&mut self) -> Self {
         std::mem::replace(self, Self::Lost)
     }
 
-    /// As much of a header of so many bytes as there is with this segment, and how many of these are in it. None where
-    /// more is to come.
+    /// Completes a header of `bytes` bytes with this segment. Returns the header and how many of its bytes are in the
+    /// segment. Returns `None` if the header is still incomplete.
     pub(super) fn join(&mut self, mut begun: Vec<u8>, fresh: &[u8], bytes: usize) -> Option<(Vec<u8>, usize)> {
         let here = (bytes - begun.len()).min(fresh.len());
         begun.extend_from_slice(&fresh[..here]);
@@ -83,20 +83,20 @@ impl Ahead {
     }
 }
 
-/// Where the client is in its talk with the server.
+/// State of the client's exchange with the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    /// What the client had heard when its newest request was counted.
+    /// Acknowledgement number when the newest request was counted.
     pub(super) heard: u32,
-    /// Where the segment of that request began.
+    /// Sequence number of that request's segment.
     pub(super) at: u32,
-    /// The next request is the first.
+    /// The next request is the first one.
     pub(super) is_open: bool,
-    /// No turn was taken since the first.
+    /// No turn was taken since the first one.
     pub(super) is_first: bool,
 }
 
-/// When something is sent: its segment's number, and what the client says to have heard.
+/// Position of a segment: its sequence number, and its acknowledgement number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) sequence: u32,
@@ -104,20 +104,20 @@ pub(super) struct Moment {
 }
 
 impl Turn {
-    /// Bytes heard since; none where it is less than was heard before, as long as it is not far less.
+    /// Returns the number of bytes acknowledged since. A lower acknowledgement number gives 0, unless it is far lower.
     pub(super) fn heard_since(self, moment: Moment) -> u32 {
         let less = self.heard.wrapping_sub(moment.heard);
         if (1..=FAR + 1).contains(&less) { 0 } else { moment.heard.wrapping_sub(self.heard) }
     }
 
-    /// A request is counted, and its turn begins.
+    /// Counts a request, which begins a new turn.
     pub(super) fn takes(&mut self, moment: Moment) {
         *self = Self { heard: moment.heard, at: moment.sequence, is_open: false, is_first: false };
     }
 }
 
 impl Conversation {
-    /// The conversation with this segment, and the requests that begin in it.
+    /// Returns the conversation after this segment, and the number of requests that begin in it.
     pub(super) fn turn(known: Option<&Self>, sequence: u32, acknowledged: u32, payload: &[u8]) -> (Self, u64) {
         let end = sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
         let moment = Moment { sequence, heard: acknowledged };
@@ -167,7 +167,7 @@ impl Conversation {
         (new, requests)
     }
 
-    /// Some bytes were never seen.
+    /// Skips bytes that were never seen.
     fn leave_out(&mut self, bytes: usize) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
@@ -177,7 +177,7 @@ impl Conversation {
         }
     }
 
-    /// What was before the next segment is unknown.
+    /// Forgets what preceded the next segment.
     fn lose(&mut self) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
@@ -190,7 +190,7 @@ impl Conversation {
         }
     }
 
-    /// Goes on by what is of the preface, and says how many bytes these are.
+    /// Continues with the preface, and returns the number of its bytes in this segment.
     fn go_on_with_preface(&mut self, fresh: &[u8]) -> usize {
         let Speaks::Preface(known, frames) = &self.speaks else { return 0 };
         if !frames::is_preface(fresh, *known) {
@@ -216,7 +216,7 @@ impl Conversation {
                 let fresh = &payload[repeated..];
                 let (requests, preface_at) = clear.requests(turn, moment, fresh, is_late);
                 let Some(at) = preface_at else { return requests };
-                // Behind the `/` of its version it goes on, and its version was counted for the first of what comes.
+                // The preface continues behind the `/` of its version, which was counted as the first request.
                 *speaks = Speaks::Preface(VERSION_AT + 1, Frames::behind_another_preface());
                 let here = self.go_on_with_preface(&fresh[at + 1..]);
                 let (Speaks::Preface(_, frames) | Speaks::Http2(frames)) = &mut self.speaks else { return requests };
@@ -238,8 +238,8 @@ impl Conversation {
 }
 
 impl Clear {
-    /// As many as versions end a line; one for a turn without, which the next version belongs to. And where HTTP/2's
-    /// preface has its version, if one goes on from there.
+    /// Counts the versions that end a line. Without a version, counts one for the turn, to which the next version
+    /// belongs. Also returns the position of the HTTP/2 preface's version, if a preface continues there.
     fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8], is_late: bool) -> (u64, Option<usize>) {
         let before = self.last.filter(|_| !is_late);
         let all = || (0..fresh.len()).filter(|&at| is_version(before, fresh, at));
@@ -270,13 +270,13 @@ impl Clear {
     }
 }
 
-/// How many versions end a line in this, before which nothing is known.
+/// Returns the number of versions that end a line, without knowledge of the bytes before.
 pub(super) fn versions(payload: &[u8]) -> u64 {
     (0..payload.len()).filter(|at| is_version(None, payload, *at)).count() as u64
 }
 
-/// Whether the byte here is the `/` of a version that ends a line. What is not in the segment is what it should be,
-/// but for what was `before` it, where that is known.
+/// Returns whether the byte at `at` is the `/` of a version that ends a line. Bytes outside the segment are assumed to
+/// match, except for those of `before`, if they are known.
 fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     if segment[at] != b'/' {
         return false;
@@ -291,13 +291,13 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     let is = |other: &[u8]| name.iter().zip(other).all(|(byte, other)| byte.is_none_or(|byte| byte == *other));
     let is_http = name.iter().zip(b"HTTP").all(|(byte, is)| byte.is_none_or(|byte| byte.eq_ignore_ascii_case(is)));
     let is_named = is_http || is(b"RTSP") || is(b" ICE") || is(b"\tICE");
-    // Behind its length, it is a name that TLS offers.
+    // Preceded by its length, it is a protocol name that TLS offers.
     let is_offered = at > NAME && segment[at - NAME - 1] == 8;
     is_named && !is_offered && is_number(&segment[at + 1..segment.len().min(at + 9)])
 }
 
-/// Whether the eight bytes behind a version's `/` are numbers with a dot between them, blanks perhaps, and a line's
-/// end; as far as they are there.
+/// Returns whether the known bytes behind a version's `/`, up to eight, can be a version's end. That is numbers with a
+/// dot between them, optional blanks, and a line's end.
 fn is_number(known: &[u8]) -> bool {
     let line = known.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
@@ -307,7 +307,7 @@ fn is_number(known: &[u8]) -> bool {
     let mut parts = number.split(|byte| *byte == b'.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next());
     let are_digits = major.iter().chain(minor.unwrap_or_default()).all(u8::is_ascii_digit);
-    // A dot has digits before it.
+    // A dot needs digits before it.
     let is_whole = minor.is_some() && !major.is_empty();
     are_digits && parts.next().is_none() && blanks.iter().all(is_blank) && (is_whole || !ends && minor.is_none())
 }
@@ -316,7 +316,7 @@ fn is_in(range: &Range<u32>, number: u32) -> bool {
     difference(number, range.start) >= 0 && difference(number, range.end) < 0
 }
 
-/// How far `to` is ahead of `from`, on the circle that the numbers are.
+/// Returns how far `to` is ahead of `from` in the circular space of sequence numbers.
 fn difference(to: u32, from: u32) -> i32 {
     to.wrapping_sub(from).cast_signed()
 }

@@ -1,20 +1,20 @@
-//! Requests of HTTP/2 in the clear, by the headers of its frames.
+//! Requests of HTTP/2 in the clear, found by the headers of its frames.
 
 use super::conversation::{Ahead, CONTINUE, Moment, Turn, versions};
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A frame's header; and of that, what says how long the frame is, and what.
+/// Size of a frame's header, and of its part with the length and the type.
 const HEADER: usize = 9;
 const HEAD: usize = 4;
 const HEADERS: u8 = 1;
-/// What frames are looked for by, where it is unknown where one begins.
+/// Limits on the type and length of frames that are searched for where no frame's position is known.
 const KIND_MAX: u8 = 9;
 const LENGTH_MAX: usize = 16_384;
 
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     ahead: Ahead,
-    /// Once it was unknown where a frame begins.
+    /// True once a frame's position was unknown.
     was_lost: bool,
     is_preface_counted: bool,
 }
@@ -24,7 +24,7 @@ impl Frames {
         Self { ahead: Ahead::Rest(0), was_lost: false, is_preface_counted: false }
     }
 
-    /// Where something else was spoken before: it is not known whether the server takes it for one.
+    /// Returns the state behind another protocol. It is unknown whether the server accepts the preface.
     pub(super) const fn behind_another_preface() -> Self {
         Self { ahead: Ahead::Rest(0), was_lost: true, is_preface_counted: true }
     }
@@ -37,7 +37,7 @@ impl Frames {
         self.ahead = Ahead::Lost;
     }
 
-    /// A segment that comes late is read by itself.
+    /// Reads a late segment on its own, and returns its number of requests.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8]) -> u64 {
         let (ahead, was_lost) = (self.ahead.apart(), self.was_lost);
         let requests = self.requests(turn, moment, fresh);
@@ -64,7 +64,7 @@ impl Frames {
         requests
     }
 
-    /// How many frames of headers begin here.
+    /// Returns the number of HEADERS frames that begin here.
     fn headers(&mut self, fresh: &[u8]) -> u64 {
         let is_sought = matches!(self.ahead, Ahead::Lost);
         let mut headers = 0;
@@ -96,12 +96,12 @@ impl Frames {
     }
 }
 
-/// Whether this is a preface from its byte `known` on, as far as both go.
+/// Returns whether the bytes match the preface from offset `known` on, as far as both go.
 pub(super) fn is_preface(bytes: &[u8], known: usize) -> bool {
     bytes.iter().zip(&PREFACE[known..]).all(|(byte, expected)| byte == expected)
 }
 
-/// A frame's type and length.
+/// Returns a frame's type and length.
 fn head(bytes: &[u8]) -> Option<(u8, usize)> {
     let &[high, middle, low, kind] = bytes.first_chunk()?;
     Some((kind, u32::from_be_bytes([0, high, middle, low]) as usize))

@@ -1,92 +1,92 @@
-//! A packet, and what becomes of it.
+//! Packets as the oracle sees them, and their outcomes.
 
 use std::net::IpAddr;
 
-/// A packet.
+/// Packet as the oracle sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it.
+    /// Source address of the packet.
     pub source: IpAddr,
-    /// To whom.
+    /// Destination address of the packet.
     pub destination: IpAddr,
-    /// Length of the IP packet.
+    /// Length of the IP packet in bytes.
     pub bytes: u64,
-    /// What it is.
+    /// Protocol and ports.
     pub kind: Kind,
-    /// What is behind the headers of TCP or UDP.
+    /// Payload behind the TCP or UDP header.
     pub payload: Vec<u8>,
-    /// It is one of TCP or UDP, whole, and nothing is before that but an address header of the usual length: no tag,
-    /// option or extension.
+    /// True for a whole TCP or UDP packet with only an address header of the usual length before it: no tag, option or
+    /// extension.
     pub is_plain: bool,
     /// True for a segment with FIN or RST.
     pub closes: bool,
 }
 
-/// What a packet is.
+/// Protocol and ports of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A TCP segment, which opens a connection or does not.
+    /// A TCP segment, whether it opens a connection or not.
     Tcp {
-        /// Source port.
+        /// Source port of the segment.
         source_port: u16,
-        /// Destination port.
+        /// Destination port of the segment.
         port: u16,
         /// SYN without ACK.
         opens: bool,
-        /// Number of the payload's first byte.
+        /// Sequence number of the payload's first byte.
         sequence: u32,
-        /// How much its sender says to have heard; 0 where it says nothing of that.
+        /// Acknowledgement number, or 0 without one.
         acknowledged: u32,
         /// The rest of the segment is in other packets.
         is_fragment: bool,
     },
-    /// A UDP datagram.
+    /// A whole UDP datagram.
     Udp {
-        /// Source port.
+        /// Source port of the datagram.
         source_port: u16,
-        /// Destination port.
+        /// Destination port of the datagram.
         port: u16,
-        /// Whether it begins with a QUIC Initial.
+        /// The datagram begins with a QUIC Initial.
         quic_initial: bool,
     },
     /// A fragment without ports.
     Fragment {
-        /// It may bring requests.
+        /// The fragment may carry requests.
         may_be_tcp: bool,
     },
-    /// What may be anything, to any port.
+    /// A packet of unknown protocol, to any port.
     Unparsable,
     /// Neighbour discovery and ICMP errors.
     ControlTraffic,
-    /// Other protocols.
+    /// Any other protocol.
     Other,
 }
 
-/// What becomes of a packet.
+/// Treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Passed: no rule is for it.
+    /// Passed because no rule applies.
     NotProtected,
-    /// Passed: no limit counts it.
+    /// Passed because no limit counts it.
     NotCounted,
-    /// Passed and charged.
+    /// Passed and charged to a limit.
     WithinLimit,
-    /// Passed: exempt.
+    /// Passed because its source is exempt.
     Exempt,
     /// Passed, but would have been dropped.
     DryRun,
-    /// Dropped.
+    /// Dropped because its source is over a limit.
     OverLimit,
-    /// Dropped.
+    /// Dropped because its source is banned.
     Banned,
-    /// Dropped.
+    /// Dropped because its source is denied.
     Denied,
-    /// Dropped: it cannot be told what it is.
+    /// Dropped because its protocol cannot be determined.
     TooManyHeaders,
 }
 
 impl Outcome {
-    /// The word for it in the project's list of reasons.
+    /// Returns the outcome's label in the project's list of reasons.
     pub const fn word(self) -> &'static str {
         match self {
             Self::NotProtected => "not_protected",
@@ -101,7 +101,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the packet passes.
+    /// Returns whether the packet passes.
     pub const fn passes(self) -> bool {
         match self {
             Self::NotProtected | Self::NotCounted | Self::WithinLimit | Self::Exempt | Self::DryRun => true,

@@ -1,5 +1,5 @@
-//! What of its connection a packet is: whether it opens one, how many requests begin in it. Of UDP, here; of TCP, in
-//! `conversation`.
+//! A packet's step in its connection or flow: whether it opens one, and how many requests begin in it. UDP is handled
+//! here, and TCP in `conversation`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,24 +7,24 @@ use std::net::IpAddr;
 use super::conversation::{Conversation, versions};
 use super::{Kind, Nanos, Packet, SECOND};
 
-/// A UDP flow that was silent for longer is new again.
+/// Silence after which a UDP flow is new again.
 pub(super) const FLOW_IDLE: Nanos = 120 * SECOND;
 
-/// QUIC Initial datagrams that one connection may take.
+/// Maximum number of QUIC Initial datagrams of one connection.
 const INITIALS_PER_CONNECTION: u32 = 8;
 
-/// A UDP flow: whole address, source port, destination port.
+/// Key of a UDP flow: whole address, source port, destination port.
 type FlowKey = (IpAddr, u16, u16);
 
-/// A TCP connection: both addresses, source port, destination port.
+/// Key of a TCP connection: both addresses, source port, destination port.
 type ConversationKey = (IpAddr, IpAddr, u16, u16);
 
-/// What of its connection a packet is.
+/// A packet's step in its connection or flow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
     pub(super) opens: bool,
     pub(super) requests: u64,
-    /// What is remembered once the packet passes.
+    /// State that is remembered if the packet passes.
     pub(super) newest: Newest,
 }
 
@@ -39,15 +39,15 @@ pub(super) enum Newest {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     last: Nanos,
-    /// Since its newest connection.
+    /// Number of Initials since the flow's newest connection.
     initials: u32,
-    /// That has asked for something.
+    /// The newest connection has sent a request.
     has_asked: bool,
-    /// Its newest short header was a part of a body's, so the next may be its end.
+    /// The newest short header belonged to a request body, so the next one may end it.
     is_in_body: bool,
 }
 
-/// All that is remembered of flows and connections.
+/// State of all flows and connections.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     flows: HashMap<FlowKey, Flow>,
@@ -55,7 +55,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// How many requests begin in a packet of TCP or UDP, which passes.
+    /// Counts a TCP or UDP packet that passes, and returns the number of requests that begin in it.
     pub fn requests(&mut self, packet: &Packet, now: Nanos, quic: &[u16]) -> u64 {
         let part = match packet.kind {
             Kind::Udp { port, .. } => self.datagram(packet, now, quic.contains(&port)),
@@ -76,7 +76,7 @@ impl Parts {
         }
     }
 
-    /// Whether it is remembered already.
+    /// Returns whether the flow or connection is remembered already.
     pub(super) fn has(&self, newest: &Newest) -> bool {
         match newest {
             Newest::Nothing => true,
@@ -106,7 +106,7 @@ impl Parts {
         let is_request = if !is_quic {
             true
         } else if asks {
-            // The Initial was counted for the first.
+            // The Initial was counted as the first request.
             flow.has_asked
         } else {
             quic_initial && (opens || before.initials == 0)
@@ -122,7 +122,8 @@ impl Parts {
         let Kind::Tcp { source_port, port, opens, sequence, acknowledged, is_fragment: _ } = packet.kind else {
             return Step::default();
         };
-        // A server that takes payload with a SYN answers each request in it; what comes behind is not known by it.
+        // A server that accepts payload with a SYN answers each request in it. The position of later data stays
+        // unknown.
         if opens {
             return Step { opens, requests: versions(&packet.payload).max(1), newest: Newest::Nothing };
         }

@@ -1,31 +1,31 @@
-//! What the oracle judges by: rules, their limits, and what prefixes are granted.
+//! Policy of the oracle: rules, their limits, and the grants of prefixes.
 
 use std::net::IpAddr;
 
 use super::packet::{Kind, Packet};
 
-/// Nanoseconds since 1970, as everywhere.
+/// Nanoseconds since 1970.
 pub type Nanos = u64;
 
-/// An address and a length. Bits behind the length are 0.
+/// An address and a prefix length. Bits behind the prefix are 0.
 pub type Prefix = (IpAddr, u8);
 
 pub(super) const SECOND: Nanos = 1_000_000_000;
 
-/// What one of a limit is.
+/// Unit that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// What opens one.
+    /// Packets that open a connection or flow.
     Connections,
-    /// An IP packet.
+    /// Packets of IP.
     Packets,
-    /// A byte of an IP packet.
+    /// Bytes of IP packets.
     Bytes,
-    /// What a client asks for: of TCP, by its turns and by what its segments say.
+    /// Requests of a client. In TCP they are found by turns and by the segments' contents.
     Requests,
 }
 
-/// How a limit counts.
+/// Form of a limit's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The current bucket and B full ones.
@@ -34,133 +34,133 @@ pub enum Form {
     Lenient,
     /// The current bucket alone.
     Fixed,
-    /// A bucket that leaks evenly, as much in `bucket` as the limit admits.
+    /// A bucket that leaks evenly: the limit's amount per `bucket`.
     Leaky,
 }
 
-/// One limit.
+/// One limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// How many are admitted in a window.
+    /// Maximum amount that is admitted in a window.
     pub amount: u64,
-    /// Of what.
+    /// Unit that is counted.
     pub unit: Unit,
-    /// Length of a bucket.
+    /// Length of a bucket in nanoseconds.
     pub bucket: Nanos,
-    /// Buckets to a window.
+    /// Number of buckets in a window.
     pub buckets: u64,
-    /// How they are counted.
+    /// Form of the window.
     pub form: Form,
-    /// At most so many in one bucket; of a leaky bucket, how many it holds, and none is all.
+    /// Maximum amount in one bucket. For a leaky bucket, its capacity; `None` means the whole amount.
     pub burst: Option<u64>,
-    /// Whose traffic is counted as one.
+    /// Sources that share a counter.
     pub per: Per,
 }
 
-/// Whose traffic a limit counts as one. What a group refuses bans nobody.
+/// Sources that share a counter of a limit. A refusal by a group bans nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Per {
-    /// Each client's.
+    /// One counter for each client.
     Client,
-    /// That of all clients of a prefix, of this length in IPv4 and of that in IPv6.
+    /// One counter for all clients of a prefix, with this length in IPv4 and that in IPv6.
     Prefix(u8, u8),
-    /// That of all that the rule is for.
+    /// One counter for everything that the rule judges.
     Rule,
 }
 
-/// What of a source over its limit is dropped.
+/// Traffic of a source over its limit that is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refuse {
-    /// What is counted.
+    /// Counted traffic only.
     Excess,
-    /// Everything to the rule's ports.
+    /// All traffic to the rule's ports.
     All,
 }
 
-/// Whether a limit of requests counts attempts to connect beside. It refuses none of them, and what it does refuse is
-/// verified by a socket, which nothing is that the oracle is shown.
+/// State of the guard of a request limit, which also counts connection attempts. The guard refuses no attempts. Its
+/// refusals need a socket's verification, and the oracle is never shown verified traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// It does.
+    /// Connection attempts are counted too.
     Auto,
-    /// It counts requests alone.
+    /// Only requests are counted.
     Off,
 }
 
-/// Whether a rule drops.
+/// Mode of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It does.
+    /// The rule drops packets.
     Enforce,
-    /// It only says so.
+    /// The rule only reports what it would drop.
     DryRun,
 }
 
-/// How a rule bans a source that exceeds it.
+/// Bans of a source that exceeds a rule's limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bans {
-    /// For how long the first time, the second, and so on; the last for all after it.
+    /// Durations of the first ban, the second, and so on. The last duration applies to all later bans.
     pub steps: Vec<Nanos>,
-    /// How long after its end a ban is reset.
+    /// Time after a ban's end at which the sequence of durations restarts.
     pub forget: Nanos,
-    /// None begins but by verified traffic, which the oracle is never shown.
+    /// Only verified traffic starts a ban, and the oracle is never shown any.
     pub needs_proof: bool,
 }
 
-/// One rule.
+/// One rule of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// By which it is the same rule in another policy.
+    /// Name that identifies the rule in another policy.
     pub name: &'static str,
-    /// Whose packets; empty is everyone's.
+    /// Sources of the rule. Empty means all.
     pub from: Vec<Prefix>,
-    /// To which addresses; empty is all.
+    /// Destination addresses of the rule. Empty means all.
     pub to: Vec<Prefix>,
     /// Protected TCP ports.
     pub tcp: Vec<u16>,
     /// Protected UDP ports.
     pub udp: Vec<u16>,
-    /// Whether other protocols are protected.
+    /// Other protocols are protected too.
     pub other_protocols: bool,
-    /// All of which must hold.
+    /// Limits, all of which must hold.
     pub limits: Vec<Limit>,
-    /// What is counted without being held: it decides what is remembered of flows and connections, as limits do.
+    /// Units that are counted without a limit. As with limits, they decide which flows and connections are remembered.
     pub shadows: Vec<Unit>,
-    /// What is dropped.
+    /// Traffic over a limit that is dropped.
     pub refuse: Refuse,
-    /// What is counted beside.
+    /// Guard of the rule's request limits.
     pub guard: Guard,
-    /// Whether it is.
+    /// Mode of the rule.
     pub mode: Mode,
-    /// When it ends.
+    /// Time at which the rule ends, if it does.
     pub until: Option<Nanos>,
-    /// How it bans.
+    /// Bans of sources over a limit, if the rule bans.
     pub bans: Option<Bans>,
-    /// UDP ports where what looks like QUIC is QUIC.
+    /// UDP ports on which packets that look like QUIC count as QUIC.
     pub quic: Vec<u16>,
-    /// What cannot be parsed is counted, as anything that it may be.
+    /// Packets that cannot be parsed are counted as everything that they may be.
     pub counts_unparsable: bool,
 }
 
-/// What a prefix is granted.
+/// Exception for a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// Never limited.
+    /// The prefix is never limited.
     Exempt,
-    /// Dropped.
+    /// Packets of the prefix are dropped.
     Denied,
 }
 
-/// What the oracle judges by.
+/// Access list and rules of the oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Prefix length of one IPv4 client.
     pub ipv4_prefix: u8,
     /// Prefix length of one IPv6 client.
     pub ipv6_prefix: u8,
-    /// What prefixes are granted, until when; each prefix once.
+    /// Grants of prefixes, with their optional ends. Each prefix occurs once.
     pub access: Vec<(Prefix, Grant, Option<Nanos>)>,
-    /// The first that matches judges.
+    /// Rules in order. The first one that matches a packet judges it.
     pub rules: Vec<Rule>,
 }
 
@@ -189,17 +189,18 @@ impl Rule {
     }
 }
 
-/// How long a leaky bucket takes to lose so much, rounded up. Nothing is asked of one that loses nothing.
+/// Returns how long a leaky bucket takes to lose an amount, rounded up. The result has no meaning if the bucket loses
+/// nothing.
 pub(super) fn leaks_in(limit: &Limit, amount: u64) -> Nanos {
     (amount * limit.bucket).div_ceil(limit.amount.max(1))
 }
 
-/// When the current bucket began.
+/// Returns the start of the current bucket.
 pub(super) fn bucket_start(limit: &Limit, now: Nanos) -> Nanos {
     now - now % limit.bucket
 }
 
-/// When the window that ends now began.
+/// Returns the start of the window that ends now.
 pub(super) fn first_of_window(limit: &Limit, now: Nanos) -> Nanos {
     let behind = match limit.form {
         Form::Strict => limit.buckets,
@@ -209,7 +210,8 @@ pub(super) fn first_of_window(limit: &Limit, now: Nanos) -> Nanos {
     (now / limit.bucket - behind) * limit.bucket
 }
 
-/// A refusal since then holds up what is not counted: in a leaky bucket's time, since the one before the current began.
+/// Returns the time since which a refusal also refuses uncounted traffic. For a leaky bucket this is the start of the
+/// previous bucket.
 pub(super) fn first_held_against(limit: &Limit, now: Nanos) -> Nanos {
     match limit.form {
         Form::Strict | Form::Lenient | Form::Fixed => first_of_window(limit, now),
@@ -221,7 +223,7 @@ pub(super) fn is_in(address: IpAddr, (prefix, len): &Prefix) -> bool {
     address.is_ipv4() == prefix.is_ipv4() && cut(address, *len) == Some(*prefix)
 }
 
-/// The address with all bits behind the first `len` cleared; none if it has not as many.
+/// Returns the address with all bits behind the first `len` cleared. Returns `None` if the address has fewer bits.
 pub(super) fn cut(address: IpAddr, len: u8) -> Option<IpAddr> {
     match address {
         IpAddr::V4(v4) => {

@@ -1,5 +1,6 @@
-//! Packets that are refused without being judged: for half a second the rest of a connection whose request was refused,
-//! since its server takes nothing behind a gap, unless the limit frees sooner; and the segments of a client that is banned.
+//! Packets that are refused without being judged. After a refused request its connection is refused for half a second,
+//! or until the limit frees, because the server accepts nothing behind a gap. Segments of a banned client are refused
+//! too.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,65 +11,67 @@ use super::policy::{
 };
 use super::{Oracle, counter};
 
-/// A client with its source port, and the port that it sends to.
+/// A client with its source port, and its destination port.
 type Connection = (IpAddr, u16, u16);
 
-/// What is shut, and until when. Another policy opens all of it.
+/// Connections and clients with packets that are refused unseen, and the times when that ends. Another policy clears
+/// all of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut {
     connections: HashMap<Connection, Nanos>,
-    /// Clients that were met while they were banned, by the port that they sent to.
+    /// Clients that sent a packet while banned, by destination port.
     banned: HashMap<(IpAddr, u16), Nanos>,
 }
 
 impl Oracle {
-    /// What becomes of a packet that is refused unseen.
+    /// Returns the outcome of a packet that is refused without being judged.
     pub(super) fn refused_unseen(&self, packet: &Packet, now: Nanos) -> Option<Outcome> {
         let (client, port) = self.sender(packet)?;
         if self.shut.banned.get(&(client, port)).is_some_and(|until| now < *until) {
             return Some(Outcome::Banned);
         }
         let until = self.shut.connections.get(&self.connection(packet)?)?;
-        // What ends a connection is judged.
+        // Packets that end a connection are judged.
         (!packet.closes && now < *until).then_some(Outcome::OverLimit)
     }
 
-    /// Shuts a connection, one of whose requests this limit has just refused. Leaky buckets free at any time; and
-    /// where all is refused, or counted beside, each segment matters.
+    /// Shuts a connection after this limit has refused one of its requests. Connections stay open for leaky buckets,
+    /// which free at any time, and where everything is refused or shadow limits count, because every segment matters
+    /// there.
     pub(super) fn shut_connection(&mut self, rule: &Rule, limit: &Limit, packet: &Packet, now: Nanos) {
         let is_plain = rule.refuse == Refuse::Excess && rule.shadows.is_empty() && rule.mode == Mode::Enforce;
         if !is_plain || limit.unit != Unit::Requests || limit.form == Form::Leaky || !self.is_one(packet.source) {
             return;
         }
         let Some(connection) = self.connection(packet) else { return };
-        // Its client is not to wait for long: whatever comes later is judged.
+        // The client should not wait for long, so later packets are judged.
         let frees = self.frees_for_one_at(rule, limit, packet.source, now);
         let until = frees.map_or(now + SECOND / 2, |at| at.min(now + SECOND / 2));
         self.shut.connections.insert(connection, ends_with(rule, until));
     }
 
-    /// Shuts out a client that was met while it was banned until then.
+    /// Shuts out a client that sent a packet while banned, until the time `until`.
     pub(super) fn shut_out(&mut self, rule: &Rule, packet: &Packet, until: Nanos) {
         if let Some(sender) = self.sender(packet).filter(|_| rule.mode == Mode::Enforce && self.is_one(packet.source)) {
             self.shut.banned.insert(sender, ends_with(rule, until));
         }
     }
 
-    /// The client that sent a segment which opens nothing, and to which port.
+    /// Returns the client and the destination port of a segment that does not open a connection.
     fn sender(&self, packet: &Packet) -> Option<(IpAddr, u16)> {
         let Kind::Tcp { port, opens: false, .. } = packet.kind else { return None };
         Some((self.client(packet.source), port))
     }
 
-    /// The connection of a segment that brings it something, where that can be read at a glance.
+    /// Returns the connection of a segment with payload, if no option, extension or tag hides it.
     fn connection(&self, packet: &Packet) -> Option<Connection> {
         let Kind::Tcp { source_port, port, opens: false, .. } = packet.kind else { return None };
         let is_seen = packet.is_plain && !packet.payload.is_empty();
         is_seen.then(|| (self.client(packet.source), source_port, port))
     }
 
-    /// Whether all that is sent in the client's name is judged alike: no list tells some of its addresses from others,
-    /// or knows it at all, and no rule asks where it sends to.
+    /// Returns whether all packets of the client's addresses are judged alike. They are not if a list has a prefix of
+    /// the client or within it, or if a rule names destinations.
     fn is_one(&self, source: IpAddr) -> bool {
         let (listed, rules) = (&self.policy.access, &self.policy.rules);
         let prefixes: Vec<_> =
@@ -79,8 +82,8 @@ impl Oracle {
         rules.iter().all(|rule| rule.to.is_empty()) && !prefixes.iter().any(|prefix| is_listed(prefix))
     }
 
-    /// The bucket's beginning from which one more is within the limit, if nothing is admitted before; none where it is
-    /// now.
+    /// Returns the start of the bucket from which one more is within the limit, if nothing is admitted before. Returns
+    /// `None` if one more is within the limit now.
     fn frees_for_one_at(&self, rule: &Rule, limit: &Limit, source: IpAddr, now: Nanos) -> Option<Nanos> {
         let counter = counter(rule, limit, source, (self.policy.ipv4_prefix, self.policy.ipv6_prefix));
         let current = bucket_start(limit, now);
@@ -95,7 +98,7 @@ impl Oracle {
     }
 }
 
-/// Nothing is refused by a rule that has ended.
+/// Returns the end of a refusal, which is at most the end of its rule.
 fn ends_with(rule: &Rule, until: Nanos) -> Nanos {
     rule.until.map_or(until, |end| until.min(end))
 }

@@ -1,4 +1,4 @@
-//! What the oracle says of the cases that the design's text works out.
+//! Tests of the oracle with the cases that the design's text works out.
 
 use super::part::FLOW_IDLE;
 use super::*;
@@ -169,14 +169,14 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
         let kind = Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence, acknowledged, is_fragment: false };
         parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK, &[443])
     };
-    // Cut in two; sent again; the next, unanswered; answered; answered by no more than that the body may come.
+    // Split in two; retransmitted; the next request, unanswered; answered; answered only with leave to send the body.
     assert_eq!([segment(0, 1, &GET[..9]), segment(9, 1, &GET[9..]), segment(0, 1, GET)], [1, 0, 0]);
     assert_eq!([segment(18, 1, GET), segment(36, 500, b"a body"), segment(42, 525, b"a body")], [1, 1, 0]);
-    // The next belongs to the one that was counted without a version. One left out, which comes late, once; three in
-    // one.
+    // The next belongs to the one that was counted without a version. One left out, which arrives late, counts once;
+    // three in one segment count thrice.
     assert_eq!([segment(66, 525, GET), segment(48, 525, GET), segment(48, 525, GET)], [0, 1, 0]);
     assert_eq!(segment(84, 525, &[GET, GET, GET].concat()), 3);
-    // Nowhere near: another connection.
+    // Far away, so another connection.
     assert_eq!([segment(1 << 30, 525, b"anything"), segment((1 << 30) + 8, 525, b" else")], [1, 0]);
     let mut datagram = |port: u16, payload: &[u8]| {
         let kind = Kind::Udp { source_port: 4000, port, quic_initial: false };

@@ -1,4 +1,4 @@
-//! Requests under TLS, by the headers of its records: of HTTP/1, and of HTTP/2 by the lengths of its frames.
+//! Requests under TLS, found by the headers of its records: of HTTP/1, and of HTTP/2 by the lengths of its frames.
 
 use super::conversation::{Ahead, CONTINUE, Moment, Turn};
 
@@ -8,116 +8,119 @@ const APPLICATION_DATA: u8 = 23;
 
 const HEADER: usize = 5;
 const LENGTH_MAX: usize = 16_384 + 2_048;
-/// Of one segment, so many records are looked at.
+/// Maximum number of records of one segment that are inspected.
 const RECORDS_MAX: usize = 24;
-/// What TLS 1.3 adds to a record.
+/// Number of bytes that TLS 1.3 adds to a record.
 const OVERHEAD_1_3: usize = 17;
-/// Java adds 16 more, to its Finished too.
+/// Number of bytes that Java adds to a record, which is 16 more, and the length of its Finished record.
 const OVERHEAD_OF_JAVA: usize = 33;
 const FINISHED_OF_JAVA: usize = 85;
-/// Java's with the shorter hash, and others' with the longer one.
+/// Length of a Finished record, either Java's with the shorter hash or others' with the longer one.
 const FINISHED_OF_EITHER: usize = 69;
-/// Taken for what is added where that is not known.
+/// Number of bytes assumed to be added to a record where it is unknown.
 const OVERHEAD_UNKNOWN: usize = 24;
-/// The longest record that a Finished message of TLS 1.2 is in, and the message.
+/// Maximum length of a record with a Finished message of TLS 1.2, and the length of the message.
 const FINISHED_1_2_MAX: usize = 112;
 const FINISHED_1_2: usize = 16;
-/// The same of TLS 1.3, which comes third at the latest; or it is padded to so many bytes, and has a tag.
+/// Properties of a TLS 1.3 record with a Finished message. Its length has a maximum, or is a multiple of the padding
+/// plus a tag. It is the third record at the latest.
 const FINISHED_1_3_MAX: usize = 128;
 const FINISHED_AMONG: usize = 3;
 const PADDING: usize = 64;
 const TAG: usize = 16;
-/// What TLS 1.3 sends at an end.
+/// Length of an alert, which TLS 1.3 sends at an end.
 const ALERT: usize = 2;
-/// Nothing that a server says while a body is sent is as much, and one more byte for each so many of the body.
+/// Minimum length of a server's answer: more than it sends while a body is uploaded. It grows by one byte for each
+/// `BODY_PER_HEARD` bytes of the body.
 const ANSWER_MIN: u32 = 240;
 const FIRST_ANSWER_MIN: u32 = 1_000;
 const BODY_PER_HEARD: u32 = 32;
-/// A body that waited for `100 Continue`.
+/// Length of a body that waited for `100 Continue`.
 const BODY_MIN: usize = 8192;
-/// Two of a server's tickets, and the first of them.
+/// Length of two session tickets of a server.
 const TICKETS: std::ops::RangeInclusive<u32> = 480..=580;
-/// More than tickets are, whatever is in them.
+/// Maximum length of a server's session tickets.
 const TICKETS_MAX: u32 = 2100;
-/// What a server says behind a preface, without tickets and with them; and twice, to a body.
+/// Maximum length of a server's data after a preface, without and with tickets, and of two interim answers to a body.
 const SETTINGS: u32 = 150;
 const TICKETS_AND_SETTINGS: u32 = 690;
 const INTERIM: u32 = 130;
-/// A server's first flight, without a certificate.
+/// Maximum length of a server's first flight without a certificate, and the length of one session ticket.
 const RESUMED_MAX: u32 = 400;
 const TICKET: std::ops::RangeInclusive<u32> = 240..=300;
 
-/// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in
-/// one record; and what a server has said before a window is made larger.
+/// Lengths of HTTP/2 frames in bytes: an acknowledgement of settings, single control frames that may be free, and two
+/// control frames in one record. `WINDOW` is the number of bytes that a server sends before its window is enlarged.
 const SETTINGS_ACK: usize = 9;
 const CONTROL: [usize; 2] = [13, CONTROL_MAX];
 const CONTROL_MAX: usize = 17;
 const CONTROL_TWICE: usize = 26;
 const WINDOW: u32 = 16_384;
-/// How many of them are free without that, and among how many records the acknowledgement is.
+/// Number of control frames that are free without an answer, and the number of first records that may contain the
+/// acknowledgement.
 const CONTROLS_FREE: usize = 3;
 const ACK_AMONG: usize = 32;
-/// The longest beginning of HTTP/2 without a request.
+/// Maximum length of a start of HTTP/2 without a request.
 const PREFACE_MAX: usize = 90;
-/// HEADERS: the shortest; what is shorter than any request of HTTP/1; the longest that may come several to a record;
-/// how much they differ; the longest behind another one of its turn; the longest of all.
+/// Lengths of HEADERS frames: the shortest; a length below any request of HTTP/1; the longest of several in one record.
+/// Then the maximum difference of such frames, the longest behind another of its turn, and the longest of all.
 const HEADERS_MIN: usize = 10;
 const HTTP1_MIN: usize = 27;
 const HEADERS_SHORT: usize = 64;
 const HEADERS_ALIKE: usize = 16;
 const LATER_HEADERS_MAX: usize = 700;
 const HEADERS_MAX: usize = 4096;
-/// Of which a browser sends many at once, none a request.
+/// Length of a PRIORITY frame. Browsers send many at once, and none is a request.
 const PRIORITY: usize = 14;
-/// Behind so many as long as each other, more are requests.
+/// Number of records of equal length after which further ones count as requests.
 const ALIKE: u32 = 2;
-/// Streams that a server takes at once.
+/// Maximum number of concurrent streams of a server.
 const STREAMS_MAX: usize = 128;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tls {
     phase: Phase,
-    /// What encryption adds to a record.
+    /// Number of bytes that encryption adds to a record.
     overhead: usize,
-    /// Records of application data, early or behind the handshake.
+    /// Number of records of application data, early or behind the handshake.
     records: usize,
-    /// Those that may be of the handshake's end so far, or any where it did not say what encryption adds; and what the
-    /// client had heard when it sent the first.
+    /// Number of records that may belong to the handshake's end, or of any records if the added length is unknown.
+    /// `ending_heard` is the client's acknowledgement number when it sent the first of them.
     ending: usize,
     ending_heard: u32,
-    /// Has sent what is as long as an alert, of which there is one.
+    /// The client has sent a record as long as an alert, and sends one alert at most.
     is_alerted: bool,
-    /// The server sends one ticket at most: it showed no certificate, or has sent the first.
+    /// The server sends one more ticket at most: it showed no certificate, or has sent the first one.
     has_one_ticket: bool,
     ahead: Ahead,
-    /// Once it was unknown where a record begins.
+    /// True once a record's position was unknown.
     is_cut: bool,
-    /// Where a header is to be put together: the server had said nothing yet when it began.
+    /// The server had sent nothing yet when the incomplete header began.
     is_header_early: bool,
     http2: Http2,
 }
 
-/// What is known of HTTP/2.
+/// State of HTTP/2 on a connection.
 #[derive(Clone, Debug)]
 struct Http2 {
     is_offered: bool,
     is_spoken: bool,
-    /// Its preface was counted for the request behind it.
+    /// The preface was counted as the request behind it.
     is_preface_counted: bool,
     is_acknowledged: bool,
-    /// Since the newest request, a record was too long for headers.
+    /// A record since the newest request was too long for headers.
     is_in_body: bool,
-    /// Two frames of control were free at one time.
+    /// Two control frames were free at one time.
     is_pair: bool,
-    /// The newest may be a request.
+    /// The newest control frame may be a request.
     is_owed: bool,
-    /// What was heard when a frame of control was last taken for an answer's.
+    /// Acknowledgement number when a control frame was last attributed to an answer.
     control_heard: u32,
-    /// Frames of control that may still be free without an answer.
+    /// Number of control frames that may still be free without an answer.
     controls_left: usize,
-    /// Of this turn, 2 at most; or those that are as long as each other.
+    /// Number of HEADERS in this turn, 2 at most, or number of records of equal length before HTTP/2 is detected.
     headers: u32,
-    /// Length of the newest.
+    /// Length of the newest of these records.
     headers_bytes: usize,
 }
 
@@ -128,14 +131,14 @@ enum Phase {
     Finished,
 }
 
-/// A record's type and length, where the bytes begin with one.
+/// Returns a record's type and length, if the bytes begin with a record.
 pub(super) fn record(bytes: &[u8]) -> Option<(u8, usize)> {
     let [kind, 3, 0..=4, high, low, ..] = *bytes else { return None };
     let length = usize::from(u16::from_be_bytes([high, low]));
     ((20..=23).contains(&kind) && (1..=LENGTH_MAX).contains(&length)).then_some((kind, length))
 }
 
-/// Whether HTTP/2's name is somewhere behind `from`: its length, itself, and something behind it.
+/// Returns whether the name of HTTP/2 occurs from `from` on: its length, the name, and something behind.
 fn names_http2(payload: &[u8], from: usize) -> bool {
     (from.max(1)..payload.len()).any(|at| matches!(payload[at - 1..], [2, b'h', b'2', _, ..]))
 }
@@ -170,7 +173,7 @@ impl Tls {
         }
     }
 
-    /// It may speak HTTP/2, and has acknowledged the settings.
+    /// Returns the state for a connection seen from the middle. It may use HTTP/2, and has acknowledged the settings.
     pub(super) const fn in_the_middle(moment: Moment) -> Self {
         let mut tls = Self::at_hello(moment);
         tls.phase = Phase::Finished;
@@ -181,21 +184,21 @@ impl Tls {
         tls
     }
 
-    /// Some bytes were never seen.
+    /// Skips bytes that were never seen.
     pub(super) fn leave_out(&mut self, turn: &mut Turn, bytes: usize) {
         self.ahead.leave_out(bytes);
-        // The end of the handshake is among them, which only TLS 1.3 sends without having waited.
+        // The end of the handshake is among them. Only TLS 1.3 sends more without waiting.
         if self.phase != Phase::Finished {
             self.finish(turn, turn.heard, OVERHEAD_1_3);
         }
     }
 
-    /// What comes next may be anywhere in a record.
+    /// Forgets the position within a record.
     pub(super) fn lose(&mut self) {
         self.ahead = Ahead::Lost;
     }
 
-    /// A segment that comes late is read by itself.
+    /// Reads a late segment on its own, and returns its number of requests.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, payload: &[u8]) -> u64 {
         let (ahead, is_cut, is_header_early) = (self.ahead.apart(), self.is_cut, self.is_header_early);
         let requests = self.requests(turn, moment, payload, 0);
@@ -210,7 +213,7 @@ impl Tls {
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
         let mut was_lost = matches!(ahead, Ahead::Lost);
         self.is_cut |= was_lost;
-        // Nothing that may be a request was in this segment.
+        // True if nothing in this segment so far may be a request.
         let mut begins = matches!(ahead, Ahead::Lost | Ahead::Rest(0));
         let mut at = match ahead {
             Ahead::Lost => 0,
@@ -223,7 +226,7 @@ impl Tls {
                 let Some((begun, here)) = self.ahead.join(begun, fresh, HEADER) else { return 0 };
                 match record(&begun) {
                     Some(record) => {
-                        // Of a handshake, it is as early as it began.
+                        // A record of a handshake is as early as its header began.
                         let is_early = self.is_header_early && self.phase != Phase::Finished;
                         let heard = if is_early { turn.heard } else { moment.heard };
                         requests += self.record(turn, Moment { heard, ..moment }, record, false);
@@ -263,12 +266,12 @@ impl Tls {
         if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, moment) } else { requests }
     }
 
-    /// Where it is a guess that there is a record, an answer says that there is none.
+    /// Counts a request by the server's answer alone, where positions of records are only guessed.
     fn answered(&mut self, turn: &mut Turn, moment: Moment) -> u64 {
         if self.is_cut && self.is_answer(*turn, moment) { self.turn_alone(turn, moment) } else { 0 }
     }
 
-    /// Where it is not known where records begin, turns alone tell.
+    /// Counts requests by turns alone, where the positions of records are unknown.
     fn turn_alone(&mut self, turn: &mut Turn, moment: Moment) -> u64 {
         let heard = turn.heard_since(moment);
         let is_first = turn.is_open && self.phase == Phase::Finished;
@@ -276,33 +279,33 @@ impl Tls {
         if !is_first && !is_answer {
             return 0;
         }
-        // With them the body may have been asked for.
+        // The client may have been asked for the body along with the tickets.
         let are_as_long = [heard, heard.saturating_sub(self.no_answer())].iter().any(|heard| TICKETS.contains(heard));
         let are_tickets = turn.is_first && !is_first && are_as_long;
         self.takes(turn, moment);
         u64::from(!are_tickets)
     }
 
-    /// A record that is no answer: `100 Continue`, or frames of control.
+    /// Returns the length of a record that is no answer: `100 Continue`, or control frames.
     fn no_answer(&self) -> u32 {
-        // A server adds no more than others, whatever its client does.
+        // A server adds as much as others do, whatever its client does.
         let overhead = if self.is_1_3() { OVERHEAD_1_3 } else { self.overhead };
         CONTINUE + u32::try_from(HEADER + overhead).expect("some bytes")
     }
 
-    /// A request is counted, so its body is still to come.
+    /// Counts a request, so its body is still to come.
     fn takes(&mut self, turn: &mut Turn, moment: Moment) {
         turn.takes(moment);
         self.http2.is_in_body = false;
     }
 
-    /// The same of HTTP/2, which does not ask for the first.
+    /// Begins a turn of HTTP/2, and leaves open whether the next request is the first one.
     fn turns(&mut self, turn: &mut Turn, moment: Moment) {
         (turn.heard, turn.at, turn.is_first) = (moment.heard, moment.sequence, false);
         self.http2.is_in_body = false;
     }
 
-    /// Whether the server has said more than it says while a body of that much is sent.
+    /// Returns whether the server has sent more than it sends while a body of this size is uploaded.
     fn is_answer(&self, turn: Turn, moment: Moment) -> bool {
         let least = if turn.is_first { FIRST_ANSWER_MIN } else { ANSWER_MIN };
         turn.heard_since(moment) > least + moment.sequence.wrapping_sub(turn.at) / BODY_PER_HEARD
@@ -315,7 +318,7 @@ impl Tls {
                 self.finished(turn, moment, length.saturating_sub(FINISHED_1_2));
             }
             (Phase::Finished, APPLICATION_DATA) => return self.data(turn, moment, length, begins),
-            // Before the server has said anything, it is early data.
+            // Application data before the server has sent anything is early data.
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) if turn.heard_since(moment) == 0 => {
                 self.overhead = OVERHEAD_1_3;
                 return self.data(turn, moment, length, begins);
@@ -324,8 +327,8 @@ impl Tls {
                 if self.ending == 0 {
                     self.ending_heard = moment.heard;
                 } else if self.ending_heard != moment.heard || begins {
-                    // The server answers the end of a handshake and not the middle of one, and the end comes in one
-                    // piece: so it came before.
+                    // A server answers the end of a handshake and not its middle, and the end arrives in one piece. So
+                    // the end came before.
                     self.finished(turn, Moment { heard: self.ending_heard, ..moment }, OVERHEAD_1_3);
                     return self.data(turn, moment, length, begins);
                 }
@@ -342,7 +345,7 @@ impl Tls {
         self.answered(turn, moment)
     }
 
-    /// What the server has said so far is of the handshake.
+    /// Ends the handshake. Everything that the server has sent so far belongs to it.
     fn finished(&mut self, turn: &mut Turn, moment: Moment, overhead: usize) {
         self.has_one_ticket = (1..RESUMED_MAX).contains(&moment.heard.wrapping_sub(turn.heard));
         (turn.heard, turn.at) = (moment.heard, moment.sequence);
@@ -350,9 +353,9 @@ impl Tls {
     }
 
     fn finish(&mut self, turn: &mut Turn, heard: u32, overhead: usize) {
-        // A turn begins: what was early is no part of what comes now.
+        // A turn begins, and early data is no part of it.
         self.http2.is_in_body = false;
-        // Behind early data, what is said next may be its answer.
+        // The server's next data may be the answer to early data.
         turn.is_first &= turn.is_open;
         (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
         (self.http2.control_heard, self.http2.headers, self.http2.controls_left) = (heard, 0, CONTROLS_FREE);
@@ -379,7 +382,7 @@ impl Tls {
                 return 0;
             }
         }
-        // The first of all is the preface, however long it is.
+        // The first record is the preface, whatever its length.
         if self.http2.is_offered && !turn.is_open && self.is_control(*turn, moment, bytes, is_among_first) {
             return 0;
         }
@@ -394,7 +397,7 @@ impl Tls {
     fn http1(&mut self, turn: &mut Turn, moment: Moment, bytes: usize, begins: bool) -> u64 {
         let heard = turn.heard_since(moment);
         if turn.is_open {
-            // What was heard before it are the tickets.
+            // The data acknowledged before it was tickets.
             let is_second_to_come = TICKET.contains(&heard);
             self.has_one_ticket |= is_second_to_come;
             let is_first = turn.is_first && (heard == 0 || is_second_to_come);
@@ -419,14 +422,14 @@ impl Tls {
             self.http2.is_preface_counted = false;
             return u64::from(self.http2.is_one_of_many(bytes));
         }
-        // Behind its handshake a server of TLS 1.3 sends tickets, and one of HTTP/2 settings, which are no answer.
+        // After the handshake a TLS 1.3 server sends tickets, and an HTTP/2 server settings. Neither is an answer.
         let is_preface_counted = self.http2.is_preface_counted;
         let are_settings = is_preface_counted && heard <= SETTINGS;
         let most = TICKETS_AND_SETTINGS - if self.has_one_ticket { *TICKET.end() } else { 0 };
         let with_settings = is_preface_counted && (*TICKET.start()..=most).contains(&heard);
         let are_alone = !self.has_one_ticket && TICKETS.contains(&heard) || bytes >= BODY_MIN && heard <= TICKETS_MAX;
         let are_tickets = are_settings || self.is_1_3() && turn.is_first && (are_alone || with_settings);
-        // After one, there may be another, and no third.
+        // After one ticket there may be another, but no third.
         turn.is_first &= are_tickets && TICKET.contains(&heard) && !self.has_one_ticket;
         self.has_one_ticket = true;
         let is_first = turn.is_first;
@@ -447,7 +450,7 @@ impl Tls {
         [OVERHEAD_1_3, OVERHEAD_OF_JAVA].contains(&self.overhead)
     }
 
-    /// A record that may be headers.
+    /// Counts a record that may be headers.
     fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
         if bytes > HEADERS_MAX {
             let is_answered = self.is_answer(*turn, moment);
@@ -470,7 +473,7 @@ impl Tls {
         let (before, known) = (http2.headers, http2.headers_bytes);
         http2.headers = before.max((before + 1).min(2));
         if std::mem::take(&mut http2.is_preface_counted) && heard <= TICKETS_MAX {
-            // The preface was counted for it, and nothing was answered.
+            // The preface was counted for it, and there was no answer.
             (http2.headers_bytes, http2.headers) = (bytes, 1);
             return 0;
         }
@@ -495,8 +498,8 @@ impl Tls {
         1
     }
 
-    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was
-    /// heard, or rarely.
+    /// Returns whether a record of this length is a free control frame. One is free once where every client must send
+    /// it, after many received bytes, or rarely.
     fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool) -> bool {
         let no_answer = self.no_answer();
         let http2 = &mut self.http2;
@@ -519,13 +522,13 @@ impl Tls {
         }
         let since_control = moment.heard.wrapping_sub(http2.control_heard);
         let heard = turn.heard_since(moment);
-        // Where it is a guess that there is one, few are.
+        // Few are free while positions of records are only guessed.
         let may_be_window = heard >= WINDOW && (!self.is_cut || http2.spends());
         if may_be_window && since_control >= WINDOW {
             (http2.control_heard, http2.is_pair) = (moment.heard, false);
             return true;
         }
-        // Two at one time, and not three, are of one stream, and of the connection.
+        // Two at one time, but not three, belong to a stream and to the connection.
         if may_be_window && since_control == 0 && !http2.is_pair {
             http2.is_pair = true;
             return true;
@@ -533,7 +536,7 @@ impl Tls {
         if bytes == CONTROL_TWICE {
             return false;
         }
-        // So many come unasked, whatever was said before.
+        // This many come unasked, whatever was sent before.
         if bytes == CONTROL[0] && http2.spends() {
             return true;
         }
@@ -541,8 +544,8 @@ impl Tls {
             return true;
         }
         let no_answer = if bytes == SETTINGS_ACK { SETTINGS } else { no_answer };
-        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told
-        // apart.
+        // Other frames of this length may be requests, and are if the server answers. Several at one time cannot be
+        // told apart.
         if heard > no_answer && since_control != 0 {
             (http2.is_owed, http2.control_heard) = (true, moment.heard);
             return true;
@@ -552,19 +555,19 @@ impl Tls {
 }
 
 impl Http2 {
-    /// Each stream beside others may be reset.
+    /// Adds one free control frame for each further stream, which may be reset.
     fn earns(&mut self, streams: usize) {
         self.controls_left = (self.controls_left + streams).min(255);
     }
 
-    /// One more is free, if there is one.
+    /// Takes one free control frame, and returns whether there was one.
     fn spends(&mut self) -> bool {
         let is_left = self.controls_left > 0;
         self.controls_left = self.controls_left.saturating_sub(1);
         is_left
     }
 
-    /// Before it is known that HTTP/2 is spoken: whether it is as long as the two before it.
+    /// Returns whether a record is as long as the two before it, as long as HTTP/2 is not detected.
     fn is_one_of_many(&mut self, bytes: usize) -> bool {
         let may_be = self.is_offered && (HEADERS_MIN..=LATER_HEADERS_MAX).contains(&bytes);
         let is_alike = may_be && bytes.abs_diff(self.headers_bytes) <= 1;

@@ -1,4 +1,4 @@
-//! Random packets.
+//! Random packets for the program and the oracle.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use crate::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, icmp, quic, ta
 use crate::oracle::{Kind, Packet};
 use crate::random::Random;
 
-/// A segment's timestamps, as most have them.
+/// TCP timestamp option, which most segments have.
 const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 9];
 
-/// A packet twice: as a frame, and as the oracle sees it.
+/// Returns a random packet, as a frame and as the oracle sees it.
 pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet) {
     let port = random.of(&PORTS);
     let at_most = random.of(&[300, 300, 1300]);
@@ -23,7 +23,7 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
     let (source, destination) = random_ends(random, is_v4);
     let more = random.one_in(2);
     let offset = 1 + u16::try_from(random.below(100)).expect("a few");
-    // The kind; what carries it over IPv4, over IPv6; its payload, and what of that is behind the ports.
+    // The kind; what carries it over IPv4 and over IPv6; its payload, and the part of it behind the ports.
     let what = random.below(12);
     let mut closes = false;
     let (kind, (v4, v6), transport, payload) = match what {
@@ -60,7 +60,7 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
             (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &data), data)
         }
         6 => {
-            // An Initial mostly, else a Handshake.
+            // Mostly an Initial, otherwise a Handshake.
             let first = random.of(&[0xc0, 0xc0, 0xc0, 0xe0]);
             let (kind, long) = (Kind::Udp { source_port, port, quic_initial: first == 0xc0 }, quic(first, 1));
             (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &long), long)
@@ -68,7 +68,7 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
         7 => {
             let of = random.of(&[UDP, TCP]);
             let (v4, v6) = (V4::fragment(of, offset, more), fragment(of, offset, more, &data));
-            // Over IPv6 it says nothing.
+            // IPv6 does not tell the protocol.
             let kind = Kind::Fragment { may_be_tcp: of == TCP || !is_v4 };
             (kind, (v4, FRAGMENT), if is_v4 { data } else { v6 }, Vec::new())
         }
@@ -100,7 +100,7 @@ fn random_ends(random: &mut Random, is_v4: bool) -> (IpAddr, IpAddr) {
     let (sources, destinations) = if is_v4 {
         (["198.51.100.1", "198.51.100.2", "203.0.113.1"], ["192.0.2.1", "192.0.2.2"])
     } else {
-        // Two /64, one of them with two addresses.
+        // Two /64 prefixes, one of them with two addresses.
         (["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"], ["2001:db8:ff::1", "2001:db8:ff::2"])
     };
     let address = |text: &str| text.parse().expect("an address");
