@@ -1,5 +1,4 @@
-//! Tests of the whole daemon over a fake datapath and a real control socket. The clock is paused, so seconds pass at
-//! once.
+//! Tests of the whole daemon over a fake datapath and a real control socket. The clock is paused: seconds pass at once.
 
 use anyhow::anyhow;
 use std::collections::VecDeque;

@@ -1,5 +1,4 @@
-//! Datapath without a kernel, for tests of the code that drives it. Packets are judged by the same core as in the
-//! kernel.
+//! Datapath without a kernel, for tests of the code that drives it. The kernel's own core judges the packets.
 //!
 //! The daemon owns the [`FakeDatapath`]. The test keeps its [`FakeKernel`] to send packets, advance time and inject
 //! faults.
@@ -48,8 +47,7 @@ pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
 /// Maximum number of bans in one part of a visit.
 pub const BANS_PART: usize = 16;
 
-/// A packet to a port that every rule protects. The first rule that has not ended and whose `from` contains the source
-/// judges the packet.
+/// A packet to a port that every rule protects. The first rule in force whose `from` contains the source judges it.
 #[derive(Clone, Copy, Debug)]
 pub struct FakePacket {
     /// Source address.
@@ -212,16 +210,14 @@ impl FakeKernel {
         self.world().admission = admission;
     }
 
-    /// Evicts every window, as the kernel does in a flood. Adds a cached drop of this source and slot that expires at
-    /// `until`.
+    /// Evicts every window, as a flood does. Adds a cached drop of this source and slot that expires at `until`.
     pub fn evict_windows(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
         world.packets.sources.windows.clear();
         world.cached_drops.insert((source, slot), until);
     }
 
-    /// Charges `amount` units one by one to the window of a guard, see [`Limit::guard`]. Charges over the limit are
-    /// refused.
+    /// Charges units one by one to the window of a guard, see [`Limit::guard`]. Charges over the limit are refused.
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);

@@ -21,6 +21,7 @@ pub mod clock;
 pub mod connections;
 pub mod device;
 pub(crate) mod encode;
+mod error;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
@@ -43,6 +44,7 @@ mod routes;
 mod source_reading;
 
 pub use connections::{Connection, Ended};
+pub use error::DatapathError;
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
@@ -52,84 +54,6 @@ pub use source_reading::{SourceReading, Whose};
 
 /// Time in nanoseconds for which the value set by [`Datapath::set_multiplicity`] applies.
 pub const MULTIPLICITY_LASTS_NS: u64 = 12 * SECOND_NS;
-
-/// Failure of a datapath operation. Every message names the object and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum DatapathError {
-    /// The interface does not exist, at least not now.
-    #[error("no interface {name}; there are {present}")]
-    NoSuchInterface {
-        /// Requested interface.
-        name: String,
-        /// Existing interfaces, joined by commas.
-        present: String,
-    },
-    /// Another XDP program is attached to the interface.
-    #[error("interface {interface} already has an XDP program: {owner}")]
-    Occupied {
-        /// Interface name.
-        interface: String,
-        /// Name and id of the other program, its holder, and how to detach it.
-        owner: String,
-    },
-    /// The kernel or the driver lacks a needed feature.
-    #[error("{what}: {why}")]
-    Unsupported {
-        /// Attempted operation.
-        what: String,
-        /// Missing feature, and what to do.
-        why: String,
-    },
-    /// The process lacks privileges.
-    #[error("{what}: permission denied; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
-    NotPrivileged {
-        /// Attempted operation.
-        what: String,
-    },
-    /// The operation was refused although the process has all needed capabilities. Some confinement forbids it.
-    #[error(
-        "{what}: refused, although it has CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; a seccomp or AppArmor profile, SELinux, \
-         a user namespace, or the kernel's lockdown forbids it"
-    )]
-    Forbidden {
-        /// Attempted operation.
-        what: String,
-    },
-    /// Another daemon owns the pinned state.
-    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
-    InUse {
-        /// Directory of the pins.
-        path: String,
-        /// Advice on what to do.
-        remedy: &'static str,
-    },
-    /// The pinned state is not in the layout that this version writes.
-    #[error("pinned state in {path} does not fit: {why}")]
-    Pins {
-        /// Directory or pin.
-        path: String,
-        /// Problem, and what to do.
-        why: String,
-    },
-    /// Two of the interfaces see the same packets.
-    #[error("{what}; {instead}")]
-    SharedPath {
-        /// Both interfaces, and how packets go from one to the other.
-        what: String,
-        /// Interface to name instead, and why.
-        instead: String,
-    },
-    /// Any other failure.
-    #[error(transparent)]
-    Other(#[from] anyhow::Error),
-}
-
-impl DatapathError {
-    /// Returns whether the other XDP mode would fail in the same way.
-    const fn is_of_every_mode(&self) -> bool {
-        matches!(self, Self::Occupied { .. } | Self::NotPrivileged { .. } | Self::Forbidden { .. })
-    }
-}
 
 /// One interface's attachment and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -91,8 +91,7 @@ impl Pins {
     /// Creates the directory below `root` if missing, and locks it.
     ///
     /// # Errors
-    /// Fails without a BPF file system, if another daemon holds the lock, or if unreadable pins of another layout
-    /// exist.
+    /// Fails without a BPF file system, if another daemon holds the lock, or with unreadable pins of another layout.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         let parent = root.parent().unwrap_or(Path::new("/"));
         let kind = nix::sys::statfs::statfs(parent).map_err(|errno| PinsError::Io {
@@ -133,8 +132,7 @@ impl Pins {
         left_over::starting_with(&self.dir, prefix)
     }
 
-    /// Removes the maps of an earlier layout, starting with `first`: without those, no state is carried over any more.
-    /// Links stay.
+    /// Removes an earlier layout's maps, but no links. Begins with `first`, without which no state is carried over.
     ///
     /// # Errors
     /// Fails if a file cannot be removed.
@@ -419,8 +417,7 @@ pub fn link_path(root: &Path, interface: &str) -> PathBuf {
     link_in(&version_dir(root), interface)
 }
 
-/// Detaches pinned filters without a daemon: the filter of one interface, or all filters with their state. Returns the
-/// interfaces.
+/// Detaches one interface's pinned filter, or all filters with their state, without a daemon. Returns the interfaces.
 ///
 /// # Errors
 /// Fails if a daemon holds the pins, because its links keep enforcing without their files. Also fails if a file cannot

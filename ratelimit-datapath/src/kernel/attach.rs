@@ -223,8 +223,7 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
 }
 
 impl Kernel {
-    /// Assigns the known rows to the interfaces of pinned links. An index or a name alone is not enough, because
-    /// another interface may have it by now.
+    /// Assigns the known rows to the interfaces of pinned links. Another interface may have an index or name by now.
     pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;

@@ -183,26 +183,6 @@ impl<'a> World<'a> {
     }
 }
 
-/// Returns the text with code blanked, line by line.
-pub(super) fn prose(text: &str) -> String {
-    let mut out = String::new();
-    let (mut is_fenced, mut is_code) = (false, false);
-    for line in text.lines() {
-        let is_fence = line.starts_with("```");
-        is_fenced ^= is_fence;
-        if !is_fence && !is_fenced && !is_block(line) {
-            for character in line.chars() {
-                is_code ^= character == '`';
-                out.push(if is_code { ' ' } else { character });
-            }
-        }
-        // A code span may continue on the next line, but not in the next paragraph.
-        is_code &= !line.is_empty();
-        out.push('\n');
-    }
-    out
-}
-
 /// Returns code spans and lines of code blocks, with their line numbers from 0.
 fn codes(text: &str) -> Vec<(usize, String)> {
     let mut codes = Vec::new();
