@@ -9,10 +9,9 @@ const OWN_PAGES_FROM: libc::c_int = 128 << 10;
 /// Does nothing without glibc. Resident memory at rest is 44 MB with it and 65 MB without it (debug build).
 pub fn configure() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: both calls set a number of the allocator, which keeps its default where it refuses one.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_FROM);
+    for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, OWN_PAGES_FROM)] {
+        // SAFETY: sets a number of the allocator, which keeps its default where it refuses one.
+        unsafe { libc::mallopt(parameter, value) };
     }
 }
 

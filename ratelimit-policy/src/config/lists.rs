@@ -18,6 +18,7 @@ pub mod bounds;
 mod entry;
 mod json;
 mod kind;
+mod published;
 mod reading;
 
 pub(super) use entry::read as read_line;

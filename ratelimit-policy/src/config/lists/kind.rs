@@ -1,5 +1,7 @@
 //! Detection of files of other kinds in place of a list. Each causes one error. Pure.
 
+use super::published;
+
 /// Reason why a file is not a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Foreign {
@@ -46,13 +48,11 @@ pub(super) fn foreign(contents: &str) -> Option<Foreign> {
             let is_xml = start.starts_with("<?xml") && !start.contains("html");
             foreign(if is_xml { "it is an XML document" } else { "it is an HTML page" }, FETCH_AGAIN)
         }
-        '[' => foreign("it is a JSON document", JSON_HELP),
-        '{' if !is_json_lines(text) => foreign("it is a JSON document", JSON_HELP),
+        '[' => foreign("it is a JSON document", published::KNOWN),
+        '{' if !is_json_lines(text) => foreign("it is a JSON document", published::KNOWN),
         _ => None,
     }
 }
-
-const JSON_HELP: &str = "a list may have one JSON object in each line, with the prefix under `cidr` or `ip`";
 
 /// Returns true if the first line may be a whole object. A single line that is cut off counts too.
 fn is_json_lines(text: &str) -> bool {

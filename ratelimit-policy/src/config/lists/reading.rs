@@ -5,7 +5,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use ratelimit_common::layout::PREFIXES_MAX;
 
-use super::{LIST_ENTRIES_MAX, entry, kind};
+use super::{LIST_ENTRIES_MAX, entry, kind, published};
 use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 
 /// Maximum share of unreadable entries, in percent, that a start leaves out of a list file. Above that share the last
@@ -24,7 +24,8 @@ pub struct Tolerated {
 }
 
 /// Parses a list file and returns its prefixes, sorted and without duplicates. A line has one address, prefix or
-/// range, in one of the forms of published lists (docs/NEIGHBOURS.md). `#` and `;` begin a comment.
+/// range, in one of the forms of published lists (docs/NEIGHBOURS.md). `#` and `;` begin a comment. The file may also
+/// be a JSON document of a known publisher.
 ///
 /// Bits beyond a prefix's length are cut off, because published lists contain them. Errors do not quote the text,
 /// because their reader may not be allowed to read the file.
@@ -70,6 +71,14 @@ struct Reading {
 /// Reads lines until more than `most` are bad. If `most` is None, until no further errors can be kept.
 fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
     let mut of = Reading { prefixes: Vec::new(), bad_lines: 0, first: None, found: Found::default(), is_whole: true };
+    match published::prefixes(contents) {
+        Some(Ok(prefixes)) => return of.of_document(path, prefixes),
+        Some(Err(refused)) => {
+            of.found.push(at_start(path, format!("{}, not a list of addresses", refused.0), published::KNOWN));
+            return Reading { is_whole: false, ..of };
+        }
+        None => {}
+    }
     if let Some(kind) = kind::foreign(contents) {
         of.found.push(at_start(path, kind.problem, kind.help));
         return Reading { is_whole: false, ..of };
@@ -103,18 +112,37 @@ fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
             }
         }
         if of.prefixes.len() > LIST_ENTRIES_MAX {
-            let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
-            of.found.push(wrong(path, line.number, line.column, &problem, "join neighbouring prefixes"));
-            of.is_whole = false;
+            of.has_too_many(path, line.number, line.column);
             break;
         }
         if most.map_or(of.found.is_full(), |most| of.bad_lines > most) {
             break;
         }
     }
-    of.prefixes.sort_unstable();
-    of.prefixes.dedup();
-    of
+    of.sorted()
+}
+
+impl Reading {
+    /// Takes the prefixes of a publisher's document.
+    fn of_document(mut self, path: &Path, prefixes: Vec<IpNet>) -> Self {
+        self.prefixes = prefixes;
+        if self.prefixes.len() > LIST_ENTRIES_MAX {
+            self.has_too_many(path, 1, 1);
+        }
+        self.sorted()
+    }
+
+    fn has_too_many(&mut self, path: &Path, line: usize, column: usize) {
+        let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
+        self.found.push(wrong(path, line, column, &problem, "join neighbouring prefixes"));
+        self.is_whole = false;
+    }
+
+    fn sorted(mut self) -> Self {
+        self.prefixes.sort_unstable();
+        self.prefixes.dedup();
+        self
+    }
 }
 
 fn wrong(path: &Path, line: usize, column: usize, problem: &str, help: &str) -> Diagnostic {

@@ -113,7 +113,7 @@ fn published_lists_read_as_they_are() {
     let abuse = "{\"ipAddress\":\"198.51.100.7\",\"abuseConfidenceScore\":100}\n{\"ip\":\"198.51.100.8\"}\n";
     assert_eq!(read(abuse).unwrap(), ["198.51.100.7/32", "198.51.100.8/32"]);
     for (text, said) in [
-        ("{\"cidr\":\"192.0.2.0/24\"", "no JSON object"),
+        ("{\"cidr\":\"192.0.2.0/24\"", "a JSON document that is cut off"),
         ("{\"asn\":7}", "has no prefix"),
         ("{\"cidr\":7}", "has no prefix"),
         ("{\"cidr\":\"here\"}", "no address"),

@@ -364,3 +364,150 @@ proptest! {
         prop_assert_eq!(read(&format!("{}/{}", text(address), text(mask))).is_ok(), is_mask);
     }
 }
+
+const GOOGLEBOT: &str = r#"{
+  "creationTime": "2026-11-20T15:00:43.000000",
+  "prefixes": [{
+    "ipv6Prefix": "2001:db8:4864::/64"
+  }, {
+    "ipv4Prefix": "192.0.2.0/27"
+  }]
+}
+"#;
+const GOOGLE_CLOUD: &str = r#"{
+  "syncToken": "1764140463000",
+  "creationTime": "2026-11-26T07:01:03.000",
+  "prefixes": [{
+    "ipv4Prefix": "198.51.100.0/25",
+    "service": "Google Cloud",
+    "scope": "africa-south1"
+  }, {
+    "ipv6Prefix": "2001:db8:1900::/44",
+    "service": "Google Cloud",
+    "scope": "africa-south1"
+  }]
+}
+"#;
+const AWS: &str = r#"{
+  "syncToken": "1764140463",
+  "createDate": "2026-11-26-07-01-03",
+  "prefixes": [
+    {
+      "ip_prefix": "192.0.2.0/26",
+      "region": "ap-northeast-2",
+      "service": "AMAZON",
+      "network_border_group": "ap-northeast-2"
+    },
+    {
+      "ip_prefix": "192.0.2.0/26",
+      "region": "ap-northeast-2",
+      "service": "S3",
+      "network_border_group": "ap-northeast-2"
+    }
+  ],
+  "ipv6_prefixes": [
+    {
+      "ipv6_prefix": "2001:db8:5000::/52",
+      "region": "eu-west-1",
+      "service": "AMAZON",
+      "network_border_group": "eu-west-1"
+    }
+  ]
+}
+"#;
+const AZURE: &str = r#"{
+  "changeNumber": 422,
+  "cloud": "Public",
+  "values": [
+    {
+      "name": "ActionGroup",
+      "id": "ActionGroup",
+      "properties": {
+        "changeNumber": 50,
+        "region": "",
+        "regionId": 0,
+        "platform": "Azure",
+        "systemService": "ActionGroup",
+        "addressPrefixes": [
+          "192.0.2.8/29",
+          "2001:db8:0:1::/122"
+        ],
+        "networkFeatures": ["API", "NSG"]
+      }
+    },
+    {
+      "name": "Empty",
+      "id": "Empty",
+      "properties": {"changeNumber": 1, "addressPrefixes": []}
+    }
+  ]
+}
+"#;
+const ORACLE: &str = r#"{
+  "last_updated_timestamp": "2026-11-20T18:03:33.741281",
+  "regions": [
+    {
+      "region": "us-phoenix-1",
+      "cidrs": [
+        {"cidr": "203.0.113.0/25", "tags": ["OCI"]},
+        {"cidr": "198.51.100.128/26", "tags": ["OSN", "OBJECT_STORAGE"]}
+      ]
+    }
+  ]
+}
+"#;
+const CLOUDFLARE: &str = r#"{"result":{"ipv4_cidrs":["192.0.2.0/24","198.51.100.0/24"],"ipv6_cidrs":["2001:db8:2400::/48"],"etag":"38f79d050aa027e3be3865e495dcc9bc"},"success":true,"errors":[],"messages":[]}"#;
+const FASTLY: &str = r#"{"addresses":["203.0.113.0/24","192.0.2.128/25"],"ipv6_addresses":["2001:db8:4e40::/48"]}"#;
+const GITHUB: &str = r#"{
+  "verifiable_password_authentication": false,
+  "ssh_key_fingerprints": {"SHA256_ECDSA": "p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM"},
+  "ssh_keys": ["ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAI"],
+  "hooks": ["192.0.2.252/30", "2001:db8:a0a4::/48"],
+  "web": ["192.0.2.252/30"],
+  "actions": ["198.51.100.4/32"],
+  "domains": {"website": ["*.github.com"], "codespaces": ["*.app.github.dev"]}
+}
+"#;
+
+#[test]
+fn every_publisher_s_json_document_holds_its_prefixes_and_no_others() {
+    for (name, text, held) in [
+        ("googlebot.json", GOOGLEBOT, &["192.0.2.0/27", "2001:db8:4864::/64"][..]),
+        ("cloud.json", GOOGLE_CLOUD, &["198.51.100.0/25", "2001:db8:1900::/44"]),
+        ("ip-ranges.json", AWS, &["192.0.2.0/26", "2001:db8:5000::/52"]),
+        ("ServiceTags_Public.json", AZURE, &["192.0.2.8/29", "2001:db8:0:1::/122"]),
+        ("public_ip_ranges.json", ORACLE, &["198.51.100.128/26", "203.0.113.0/25"]),
+        ("Cloudflare", CLOUDFLARE, &["192.0.2.0/24", "198.51.100.0/24", "2001:db8:2400::/48"]),
+        ("Fastly", FASTLY, &["192.0.2.128/25", "203.0.113.0/24", "2001:db8:4e40::/48"]),
+        ("GitHub", GITHUB, &["192.0.2.252/30", "198.51.100.4/32", "2001:db8:a0a4::/48"]),
+    ] {
+        for text in [text.to_owned(), text.replace('\n', "\r\n"), format!("\u{feff}{text}"), text.replace('\n', " ")] {
+            let read: Vec<String> =
+                read(&text).unwrap_or_else(|error| panic!("{name}: {error}")).iter().map(ToString::to_string).collect();
+            assert_eq!(read, held, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_publisher_s_document_that_is_cut_off_or_has_no_prefix_in_its_place_is_one_error() {
+    let documents = [GOOGLEBOT, GOOGLE_CLOUD, AWS, AZURE, ORACLE, CLOUDFLARE, FASTLY, GITHUB];
+    let cut = documents
+        .iter()
+        .flat_map(|text| [text.len() / 3, text.len() / 2, text.trim_end().len() - 1].map(|end| &text[..end]));
+    let wrong = [
+        GOOGLEBOT.replace("192.0.2.0/27", "192.0.2.0/33"),
+        GOOGLEBOT.replace("ipv4Prefix", "otherPrefix"),
+        AWS.replace("\"192.0.2.0/26\"", "27"),
+        FASTLY.replace("203.0.113.0/24", "all"),
+        GOOGLEBOT.to_owned() + GOOGLEBOT,
+        GOOGLEBOT.to_owned() + "192.0.2.1\n",
+        ORACLE.replace("\"cidrs\"", "\"others\""),
+    ];
+    for text in cut.map(ToOwned::to_owned).chain(wrong) {
+        let error = parse(Path::new("list"), &text).expect_err(&text);
+        assert_eq!((error.iter().count(), error.more()), (1, 0), "{text}: {error}");
+        assert!(error.to_string().contains("a JSON document"), "{text}: {error}");
+        assert!(parse_tolerant(Path::new("list"), &text).is_none(), "{text}");
+    }
+}
