@@ -11,7 +11,7 @@ use netlab::needs_root;
 use nix::sys::signal::Signal;
 
 /// Returns the reason why the unit's restrictions cannot be applied here, or `None`.
-fn is_unconfinable() -> Option<String> {
+fn why_unconfinable() -> Option<String> {
     unit::system_calls().err().map(|reason| format!("{reason:#}"))
 }
 
@@ -46,7 +46,7 @@ fn mask(names: &[&str]) -> String {
 
 #[test]
 fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
-    needs_root!(is_unconfinable());
+    needs_root!(why_unconfinable());
     let lab = Lab::new();
     let web = lab.web();
     let config = write_config(&lab, "192.0.2.0/24\n");

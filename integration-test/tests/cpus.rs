@@ -14,7 +14,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// Returns the reason why two CPUs cannot race here, or `None`.
-fn has_one_cpu() -> Option<String> {
+fn why_one_cpu_is_too_few() -> Option<String> {
     thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2).then(|| "needs two CPUs".to_owned())
 }
 
@@ -56,7 +56,7 @@ fn sum(stats: &serde_json::Value, key: &str) -> u64 {
 
 #[test]
 fn two_cpus_admit_exactly_the_limit_of_one_source() {
-    needs_root!(has_one_cpu());
+    needs_root!(why_one_cpu_is_too_few());
     const EACH: u64 = 30_000;
     for limit in [1_u64, 1000, 20_000] {
         let (lab, _daemon) = two_wires(&format!("{limit}/1h"), &[]);
@@ -72,7 +72,7 @@ fn two_cpus_admit_exactly_the_limit_of_one_source() {
 
 #[test]
 fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() {
-    needs_root!(has_one_cpu());
+    needs_root!(why_one_cpu_is_too_few());
     const EACH: u64 = 20_000;
     const LIMIT: u64 = 5_000;
     const FORGED_BESIDE_EACH: u64 = 4;
@@ -102,7 +102,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
 
 #[test]
 fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
-    needs_root!(has_one_cpu());
+    needs_root!(why_one_cpu_is_too_few());
     const LIMIT: usize = 200;
     const WINDOW: Duration = Duration::from_secs(1);
     /// Tolerance for the packet path's coarse clock, a tick of at most 10 ms late, and for stamps after the verdict.
@@ -139,7 +139,7 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
 
 #[test]
 fn two_cpus_on_one_source_admit_exactly_the_limit_with_the_drop_cache() {
-    needs_root!(has_one_cpu());
+    needs_root!(why_one_cpu_is_too_few());
     const EACH: u64 = 40_000;
     const LIMIT: u64 = 500;
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &[]);

@@ -23,7 +23,7 @@ use super::places::Caller;
 use super::proto::{Problem, ProblemKind};
 use super::unread::{Pieces, Unread};
 
-/// Maximum number of large answers made concurrently for all callers of a router. Further ones wait. // 100 MB each
+/// Maximum number of large answers made concurrently for all callers of a router. Further ones wait. // 512 MiB each
 const LARGE_AT_A_TIME: usize = 1;
 /// Maximum number of medium answers made concurrently, which never wait for large ones. // some MB each
 const MEDIUM_AT_A_TIME: usize = 16;

@@ -13,8 +13,7 @@ use hyper::body::{Frame, SizeHint};
 
 use super::places::Caller;
 
-/// Maximum bytes of a router's unread answers. The newest answer may exceed it. Root has a router of its own. // the
-/// largest has 200 MB
+/// Maximum bytes of a router's unread answers. The newest answer may exceed it. Root has a router of its own.
 const BYTES_MAX: u64 = 64 << 20;
 /// Bytes of one piece of an answer, freed once it is sent.
 const PIECE_BYTES: usize = 256 << 10;

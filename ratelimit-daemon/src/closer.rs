@@ -19,7 +19,7 @@ use ratelimit_report::snapshot::{Closed, source_text};
 const EACH_SECOND: usize = 1_000;
 /// Time for which an order keeps closing connections that exceeded the budget at first.
 const GO_ON_FOR: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent orders for bans. Connections of further bans stay open.
+/// Maximum number of concurrent orders. Connections of further bans stay open. Denials may exceed it.
 const ORDERS_MAX: usize = 256;
 
 /// Selection of connections to close.

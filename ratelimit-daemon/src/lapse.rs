@@ -38,7 +38,9 @@ impl<D: Datapath> Engine<D> {
                 let error = anyhow::Error::from(error);
                 tracing::error!("tell the packet path that this daemon runs: {error:#}");
             }
-            (Err(error), false) => tracing::debug!("likewise: {:#}", anyhow::Error::from(error)),
+            (Err(error), false) => {
+                tracing::debug!("tell the packet path that this daemon runs, again: {:#}", anyhow::Error::from(error))
+            }
         }
     }
 

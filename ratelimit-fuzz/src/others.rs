@@ -62,7 +62,7 @@ pub(crate) fn fleet(bytes: &[u8]) {
         assert_eq!(said.len(), call.entries().count());
     }
     let host = HostId([id; 8]);
-    let age = 1_000_u64.to_le_bytes();
+    let age = 1_000_u64.to_be_bytes();
     let sealed = NAMES.seal(&format!("host {host}"), bytes, [0; 12]);
     let list = [
         (host.0.to_vec(), [age.as_slice(), &sealed].concat()),

@@ -233,6 +233,6 @@ pub fn feed(command: &mut Command, text: &str) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("start {name}"))?;
     child.stdin.take().context("standard input is piped")?.write_all(text.as_bytes()).context("write the rules")?;
     let output = child.wait_with_output().context("wait for it")?;
-    ensure!(output.status.success(), "nft: {}\n{text}", String::from_utf8_lossy(&output.stderr).trim());
+    ensure!(output.status.success(), "{name}: {}\n{text}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }

@@ -100,7 +100,7 @@ const RESETS: &[(&str, &str)] = &[
     ("qede", "qede_reload: qede_unload, qede_load"),
     // stmicro/stmmac/stmmac_xdp.c, stmmac_xdp_set_prog; the name is by the version of the hardware
     ("st_gmac", "stmmac_release, stmmac_open; later stmmac_xdp_release, stmmac_xdp_open"),
-    ("stmmac", "the same"),
+    ("stmmac", "stmmac_release, stmmac_open; later stmmac_xdp_release, stmmac_xdp_open"),
     // cavium/thunder/nicvf_main.c, nicvf_xdp_setup: swap
     ("thunder-nicvf", "nicvf_stop, nicvf_open"),
 ];

@@ -279,7 +279,7 @@ fn unknown_key_help(key: &str, of: &TableOf) -> (String, Option<String>) {
     if let Some(meant) = near_miss(&key, here.iter().copied()) {
         return (format!("did you mean `{meant}`?"), Some(format!("{}{meant}", of.prefix)));
     }
-    let elsewhere = [TOP, RULE, OVERRIDE, SAFETY, HISTORY].into_iter().filter(|other| other.prefix != of.prefix);
+    let elsewhere = [TOP, RULE, OVERRIDE, SAFETY, HISTORY, FLEET].into_iter().filter(|other| other.prefix != of.prefix);
     let mut found = elsewhere.filter_map(|other| Some((near_miss(&key, names(&other))?, other)));
     match found.next() {
         Some((meant, other)) => {
