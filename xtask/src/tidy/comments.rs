@@ -1,6 +1,8 @@
 //! Two numbers about doc comments that may only fall: comments that begin with an inverted clause, and comments of at
 //! most three words. Both are read from the first line of each doc comment.
 
+use std::cmp::Ordering;
+
 use anyhow::Result;
 use regex_lite::Regex;
 
@@ -21,15 +23,10 @@ const INVERTED_BEGINNING: &str = "^(Of|By|As|In|Where|What|Whom|Whose|Who|Some o
 
 /// First line of a doc comment.
 struct Comment<'a> {
-    path: &'a str,
+    /// Line number in the file, from 1.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests ask where a comment is"))]
     line: usize,
     text: &'a str,
-}
-
-impl Comment<'_> {
-    fn is_short(&self) -> bool {
-        self.text.split_whitespace().count() <= 3
-    }
 }
 
 /// Returns the breaches in all files. `files` holds path and text of each repository file.
@@ -39,22 +36,20 @@ impl Comment<'_> {
 pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
     let inverted = Regex::new(INVERTED_BEGINNING)?;
     let all: Vec<Comment<'_>> = files.iter().flat_map(|(path, text)| comments(path, text)).collect();
-    let of_inverted = all.iter().filter(|comment| inverted.is_match(comment.text)).collect();
-    let of_short = all.iter().filter(|comment| comment.is_short()).collect();
-    let mut breaches = against(of_inverted, INVERTED, MORE_INVERTED);
-    breaches.extend(against(of_short, SHORT, MORE_SHORT));
-    Ok(breaches)
+    let of_inverted = all.iter().filter(|comment| inverted.is_match(comment.text)).count();
+    let of_short = all.iter().filter(|comment| comment.text.split_whitespace().count() <= 3).count();
+    let breaches = [against(of_inverted, INVERTED, MORE_INVERTED), against(of_short, SHORT, MORE_SHORT)];
+    Ok(breaches.into_iter().flatten().collect())
 }
 
-/// Compares a number with its constant. If it is larger, each comment is a breach: git tells which of them is new.
-fn against(found: Vec<&Comment<'_>>, constant: usize, more: &'static str) -> Vec<Breach> {
-    match found.len() {
-        number if number > constant => {
-            found.iter().map(|comment| breach(comment.path, comment.line, comment.text, more)).collect()
-        }
-        number if number < constant => vec![breach(THIS_FILE, 1, &format!("{number}, not {constant}"), FEWER)],
-        _ => Vec::new(),
-    }
+/// Compares a number with its constant.
+fn against(number: usize, constant: usize, more: &'static str) -> Option<Breach> {
+    let reason = match number.cmp(&constant) {
+        Ordering::Greater => more,
+        Ordering::Less => FEWER,
+        Ordering::Equal => return None,
+    };
+    Some(breach(THIS_FILE, 1, &format!("{number}, not {constant}; `git diff` shows which comment is new"), reason))
 }
 
 fn comments<'a>(path: &'a str, text: &'a str) -> Vec<Comment<'a>> {
@@ -69,7 +64,7 @@ fn comments<'a>(path: &'a str, text: &'a str) -> Vec<Comment<'a>> {
         if let Some(text) = said.map(|said| said.strip_prefix(' ').unwrap_or(said)).filter(|text| !text.is_empty())
             && !goes_on
         {
-            comments.push(Comment { path, line: index + 1, text });
+            comments.push(Comment { line: index + 1, text });
         }
         goes_on = said.is_some();
     }
@@ -92,8 +87,8 @@ mod tests {
         let short = "/// The rest.\nconst B: u8 = 0;\n";
         let at_most = inverted.repeat(INVERTED) + &short.repeat(SHORT);
         assert_eq!(told(at_most.clone()), [""; 0]);
-        assert_eq!(told(at_most.clone() + inverted), vec![MORE_INVERTED; INVERTED + 1]);
-        assert_eq!(told(at_most + short), vec![MORE_SHORT; SHORT + 1]);
+        assert_eq!(told(at_most.clone() + inverted), [MORE_INVERTED]);
+        assert_eq!(told(at_most + short), [MORE_SHORT]);
         assert_eq!(told(String::new()), [FEWER; 2]);
     }
 
