@@ -227,11 +227,19 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
     }
     // Longer than a list file may be, announced by its length or not; and a truncated one.
     let long = "192.0.2.7 # a comment of forty bytes and no less\n".repeat((66 << 20) / 48);
-    for (text, says_length) in [(long.as_str(), true), (long.as_str(), false), ("192.0.2.0/24\n192.0.2.1", true)] {
+    for (text, says_length) in [(long.as_str(), true), (long.as_str(), false), ("192.0.2.0/24\n192.0.2.1", false)] {
         publisher.set(text);
         publisher.says_length.store(says_length, Ordering::Relaxed);
         let refused = fetch();
         assert!(refused.code() != 0 && kept() == lines, "{says_length}: {}", refused.stderr);
+    }
+    // Two lists as Cloudflare serves them: without a last line end, which its length shows to be whole.
+    publisher.says_length.store(true, Ordering::Relaxed);
+    let document = r#"{"result":{"ipv4_cidrs":["192.0.2.0/24"],"ipv6_cidrs":["2001:db8::/32"]},"success":true}"#;
+    for whole in ["192.0.2.0/24\n198.51.100.0/24", document] {
+        publisher.set(whole);
+        let fetched = fetch();
+        assert_eq!((fetched.code(), kept().as_str()), (0, whole), "{}", fetched.stderr);
     }
     // The daemon skips prefixes that are too wide, and a file with nothing else is no list.
     let part = "0.0.0.0/1\n203.0.113.0/24\n";

@@ -18,17 +18,17 @@ pub(super) const KNOWN: &str = "read are a JSON object in each line with the pre
 struct Document {
     /// Google, Google Cloud, Bing, OpenAI and others with that form. AWS, for IPv4.
     prefixes: Option<Vec<Entry>>,
-    /// AWS, for IPv6.
+    /// IPv6 prefixes of AWS.
     ipv6_prefixes: Option<Vec<Entry>>,
-    /// Azure: service tags.
+    /// Service tags of Azure, each with its prefixes.
     values: Option<Vec<Tag>>,
-    /// Oracle.
+    /// Regions of Oracle, each with its prefixes.
     regions: Option<Vec<Region>>,
-    /// Cloudflare.
+    /// Prefixes of Cloudflare's API, by family.
     result: Option<Families>,
-    /// Fastly, for IPv4.
+    /// IPv4 prefixes of Fastly.
     addresses: Option<Vec<String>>,
-    /// Fastly, for IPv6.
+    /// IPv6 prefixes of Fastly.
     ipv6_addresses: Option<Vec<String>>,
     #[serde(flatten)]
     github: GitHub,
