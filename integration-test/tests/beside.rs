@@ -33,7 +33,7 @@ fn at_tcx(lab: &Lab, interface: &str) -> String {
 }
 
 #[test]
-fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves_that_alone() {
+fn tcx_limits_through_kill_and_restart_beside_a_foreign_xdp_program() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -78,7 +78,7 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
 }
 
 #[test]
-fn asked_for_xdp_alone_it_refuses_a_taken_interface_and_names_who_has_it_and_what_to_do() {
+fn hook_xdp_on_a_taken_interface_is_refused_with_its_owner_and_a_remedy() {
     needs_root!();
     let lab = Lab::new();
     lab.attach_foreign("s0");

@@ -94,7 +94,7 @@ impl Site {
 }
 
 #[test]
-fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_passes_again() {
+fn the_login_link_works_once_and_a_click_unblocks_a_refused_source() {
     needs_root!(no_browser());
     let site = Site::new();
     let lab = &site.lab;
@@ -268,7 +268,7 @@ fn dropped_by(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_all_who_tell_of_it() {
+fn page_top_and_events_report_limiting_ban_and_release_in_the_same_words() {
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();
@@ -371,7 +371,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
 }
 
 #[test]
-fn by_tls_the_browser_keeps_the_cookie_for_this_host_alone_and_a_source_is_unblocked() {
+fn the_browser_keeps_a_host_only_cookie_over_tls_and_unblocks_a_source() {
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();

@@ -152,7 +152,7 @@ fn corrupt(path: &Path, rng: &mut TestRng) {
 }
 
 #[test]
-fn corrupt_bytes_at_random_places_are_said_the_file_is_set_aside_and_a_new_one_begun() {
+fn a_corrupt_history_is_reported_set_aside_and_begun_anew() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

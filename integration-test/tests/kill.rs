@@ -137,7 +137,7 @@ fn a_ban_ends_all_connections_of_its_source_to_the_rules_ports() {
 }
 
 #[test]
-fn so_many_connections_end_in_a_second_and_the_others_follow() {
+fn connections_closed_per_second_are_bounded_and_the_others_follow() {
     needs_root!();
     const ALL: usize = 1_300;
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

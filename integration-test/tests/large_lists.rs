@@ -125,7 +125,7 @@ fn packed(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packed_list_is_followed_and_of_one_that_is_cut_off_or_a_bomb_the_one_before_stays() {
+fn packed_lists_are_followed_and_damaged_ones_leave_the_previous_list() {
     needs_root!();
     let lab = Lab::quiet();
     let file = lab.directory().join("ratelimitd.toml");
@@ -159,7 +159,7 @@ fn a_packed_list_is_followed_and_of_one_that_is_cut_off_or_a_bomb_the_one_before
 const SMALLER: u32 = 12;
 
 #[test]
-fn pins_with_smaller_tries_refuse_what_they_have_no_room_for_and_what_they_enforce_goes_on() {
+fn smaller_pinned_tries_refuse_lists_beyond_their_room_and_keep_enforcing() {
     needs_root!();
     let lab = Lab::quiet();
     Fixture::of(SMALLER).restore(&lab);

@@ -254,7 +254,7 @@ fn a_feed_is_fetched_where_it_changed_and_kept_where_it_is_no_list() {
 }
 
 #[test]
-fn what_is_denied_goes_to_nft_and_comes_back_whole() {
+fn denials_exported_to_nft_are_imported_back_unchanged() {
     needs_root!();
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1000/1m", "--count", "connections"]);

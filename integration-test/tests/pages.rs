@@ -143,7 +143,7 @@ fn a_long_request_and_a_short_one_end_both_sides_too() {
 }
 
 #[test]
-fn by_cookies_a_port_is_used_again_after_a_page_and_two_servers_are_told_apart() {
+fn ports_are_reusable_after_a_page_and_servers_separate_with_syn_cookies() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
@@ -267,7 +267,7 @@ fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
 }
 
 #[test]
-fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so() {
+fn requests_are_reset_and_counted_so_where_the_peer_loses_xdp_replies() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);

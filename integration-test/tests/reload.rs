@@ -109,7 +109,7 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
 }
 
 #[test]
-fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own() {
+fn a_renamed_interface_is_protected_and_counted_under_its_new_name() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

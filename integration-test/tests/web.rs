@@ -41,7 +41,7 @@ fn assert_quick(lab: &Lab, during: &str) {
 }
 
 #[test]
-fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_it_is_in_use() {
+fn the_page_is_served_to_other_hosts_over_tls_across_certificate_renewal() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -194,7 +194,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
 }
 
 #[test]
-fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_control_socket_quick() {
+fn hostile_clients_read_and_change_nothing_and_the_socket_stays_quick() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

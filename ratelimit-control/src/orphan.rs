@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_on_without_a_daemon_is_said_with_where_since_when_and_what_to_type() {
+    fn an_orphaned_filter_is_reported_with_its_place_time_and_remedy() {
         let version = format!("/sys/fs/bpf/ratelimitd/v{}", ratelimit_common::layout::VERSION);
         let left = |dir: &str, alone| Left {
             root: "/sys/fs/bpf/ratelimitd".into(),

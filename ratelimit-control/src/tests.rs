@@ -175,7 +175,7 @@ const CHANGES: [(&str, &str, &str); 14] = [
 ];
 
 #[tokio::test]
-async fn what_changes_something_is_for_root_over_the_socket_alone() {
+async fn changes_are_only_for_root_over_the_socket() {
     for (path, body, asked) in CHANGES {
         let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
         assert_eq!(status, StatusCode::CONFLICT, "{path}: {answer}");
@@ -187,7 +187,7 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
 }
 
 #[test]
-fn each_command_has_a_path_of_its_own_and_a_user_who_may_connect_changes_nothing_by_it_but_by_charging() {
+fn each_command_has_its_own_path_and_members_change_only_by_charging() {
     let mut paths: Vec<_> = Command::ROUTES.iter().map(|route| route.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -288,7 +288,7 @@ async fn over_tcp_nothing_writes_and_nothing_names_a_source() {
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_answered_in_words() {
+async fn wrong_requests_are_answered_in_words() {
     for (path, expected, words) in [
         ("/api/v1/check/example.org", StatusCode::BAD_REQUEST, "`example.org` is no IP address"),
         ("/api/v2/stats", StatusCode::NOT_FOUND, "no such path"),

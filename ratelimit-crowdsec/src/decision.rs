@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_answer_is_an_error() {
+    fn an_incomplete_answer_is_an_error() {
         for text in
             ["", "{", "[]", "{}", r#"{"message":"no"}"#, r#"{"new":[{"scope":"Ip""#, r#"{"new":[]}x"#, r#"{"new":3}"#]
         {

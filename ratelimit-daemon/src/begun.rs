@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bans_have_dropped_is_told_once() {
+    fn packets_dropped_by_a_ban_are_reported_once() {
         let mut begun = Begun::default();
         let until = Nanos(60 * MINUTE_NS);
         take(&mut begun, &[event(KernelEventKind::Ban { until, step: 1 }, 1)]);

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_occurrences_than_wait_for_the_next_step_the_number_is_told() {
+    fn occurrences_beyond_the_waiting_maximum_are_reported_as_a_number() {
         let mut journal = Journal::new(at(0));
         for number in 0..WAITING_MAX + 3 {
             journal.add(Occurrence::new(EventKind::Attach, format!("eth{number} is protected")));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_does_waits_for_no_budget_and_takes_none() {
+    fn user_commands_neither_wait_for_nor_use_the_log_budget() {
         let moment = Moment { at: Instant::now(), uptime: at(0), wall: jiff::Timestamp::UNIX_EPOCH };
         let mut journal = Journal::new(at(0));
         let prefix = "192.0.2.7/32".parse().unwrap();

@@ -220,7 +220,7 @@ async fn a_failed_start_leaves_what_an_earlier_run_keeps_under_its_old_policy() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_run_keeps_is_taken_over_last_and_what_is_not_wanted_is_let_go() {
+async fn kept_interfaces_are_taken_over_last_and_unwanted_ones_are_released() {
     let directory = tempfile::tempdir().unwrap();
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
     kernel.keep(&["eth0", "eth2"], &config(directory.path(), 3).policy);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_token_is_replaced_and_one_that_cannot_be_kept_leaves_metrics_as_they_were() {
+    fn a_broken_token_is_replaced_and_an_unkeepable_one_leaves_metrics_alone() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         for broken in ["", "{}", r#"{"version":1,"token":"00","address":"127.0.0.1:1"}"#] {

@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_dropped_and_quic_spoken_on_443_unless_the_rule_says_otherwise() {
+    fn unparsable_packets_drop_and_quic_is_on_443_unless_the_rule_says_so() {
         let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
         policy.rules[1].unparsable = Unparsable::Count;
         policy.rules[1].quic_ports = desired::QuicPorts::new(&[8443, 4433]).unwrap();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_port_has_rules_only_where_one_asks_for_it() {
+    fn packets_without_ports_have_rules_only_where_one_asks_for_them() {
         let encoded = encode(&single()).unwrap().config;
         assert_eq!((encoded.portless_rules, encoded.other_rules), (1, 0));
         let mut none = single();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_in_one_interface_hides_no_other() {
+    fn non_utf8_text_in_one_interface_hides_no_other() {
         const ALIAS: u16 = 20;
         const PORT: u16 = 38;
         let mtu = attribute(4, &1500_u32.to_ne_bytes());
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_and_panics_nowhere() {
+    fn truncated_link_messages_are_errors_and_never_panic() {
         let whole = link(3, &[attribute(NAME, b"eth0\0"), attribute(4, &1500_u32.to_ne_bytes())]);
         for len in 1..whole.len() {
             assert!(read(&whole[..len]).is_err(), "{len}");

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn two_interfaces_of_one_path_are_found_over_any_number_of_levels_and_in_either_order() {
+    fn interfaces_on_one_path_are_found_over_any_levels_in_either_order() {
         let rows = [
             ("eth2 br0", "br0 (bridge)", "eth2"),
             ("eth0 bond0", "bond0 (bond)", "bond0"),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_write_instead_shares_no_path_and_keeps_what_is_apart() {
+    fn suggested_interfaces_share_no_path_and_keep_separate_ones() {
         let host = host();
         let rows = [
             ("eth0 eth1 bond0 eth3", "bond0 eth3"),

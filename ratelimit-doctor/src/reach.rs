@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_unit_hides_and_a_socket_elsewhere_are_named_of_the_services_file_alone() {
+    fn hidden_files_and_misplaced_sockets_are_named_for_the_service_file_only() {
         let directory = tempfile::tempdir_in("/tmp").unwrap();
         let path = directory.path().join("r.toml");
         fs::write(&path, "").unwrap();

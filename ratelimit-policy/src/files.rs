@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once() {
+    fn irregular_files_are_refused_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_bytes_as_asked_for_are_read_and_one_more_is_refused() {
+    fn files_up_to_the_maximum_size_are_read_and_larger_ones_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         for (len, is_read) in [(0, true), (100, true), (101, false), (1 << 40, false)] {

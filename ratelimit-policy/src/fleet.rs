@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_step_in_every_bucket_is_within_what_is_unheard() {
+    fn counts_below_a_step_in_every_bucket_stay_within_the_unheard_share() {
         for amount in [1, 2, 7, 10, 63, 64, 1000, 1_000_000] {
             for hosts in [1, 2, 3, 4, 10, 32] {
                 for sum in [Sum::Verified, Sum::All] {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_pass_the_bound_before_the_next_crossing_is_urgent() {
+    fn a_count_that_could_pass_the_bound_before_the_next_crossing_is_urgent() {
         let terms = Terms::new(&thousand_in_five_minutes(), 4);
         assert!(!terms.is_urgent(93));
         assert!(terms.is_urgent(94));

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_type_as_root_is_the_same_command_for_a_shell() {
+    fn the_command_to_type_as_root_is_quoted_for_a_shell() {
         let typed = ["deny", "192.0.2.7", "--reason", "it's a scraper", ""].map(str::to_owned);
         assert_eq!(with_sudo(typed, None), r"sudo ratelimitd deny 192.0.2.7 --reason 'it'\''s a scraper' ''");
         let socket = Some("/run/my ratelimitd/control.sock");

@@ -193,7 +193,7 @@ fn checked(file: &Path) -> Option<String> {
 }
 
 #[test]
-fn whatever_documents_say_of_the_program_it_does() {
+fn the_program_does_what_documents_say() {
     let problems: Vec<_> = documents().iter().flat_map(|(name, text)| problems(name, text)).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
@@ -225,7 +225,7 @@ fn every_command_stands_in_some_chapter() {
 }
 
 #[test]
-fn what_is_wrong_in_a_document_is_found() {
+fn errors_in_a_document_are_found() {
     for good in [
         "`ratelimitd stats --watch`",
         "`ratelimitd deny`",

@@ -168,7 +168,7 @@ fn time_that_is_over_ends_it() {
 }
 
 #[test]
-fn as_many_prefixes_as_the_kernel_has_room_for_and_no_more() {
+fn lists_hold_as_many_prefixes_as_the_kernel_and_no_more() {
     // Every second address of the first ones, below a chain of nodes that leads there.
     let of = |pairs: u32| {
         let depth = u32::BITS - pairs.ilog2() - 1;
@@ -247,7 +247,7 @@ proptest! {
 
     /// Checks the ends of networks and their neighbours, which represent all addresses: nothing changes in between.
     #[test]
-    fn of_every_address_the_list_says_what_the_networks_say(
+    fn the_list_agrees_with_the_networks_for_every_address(
         networks in networks(),
         record_size in prop_oneof![Just(24_u16), Just(28), Just(32)],
         aliases in any::<bool>(),
@@ -309,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_bytes_are_it_ends_and_does_not_panic(
+    fn arbitrary_bytes_end_without_a_panic(
         networks in networks(),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in proptest::option::of(any::<prop::sample::Index>()),

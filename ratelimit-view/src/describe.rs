@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_rule_tells_and_how_depends_on_where_packets_may_be_answered() {
+    fn the_answer_to_refused_clients_depends_on_where_packets_can_be_sent() {
         let told = |top: &str, rule: &str| {
             let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\n{rule}\n");
             let config =

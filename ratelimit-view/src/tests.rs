@@ -209,7 +209,7 @@ fn a_source_that_is_refused_though_something_is_left_is_told_so() {
 }
 
 #[test]
-fn what_never_has_room_is_said_so() {
+fn a_limit_of_zero_is_reported_as_never_passing() {
     let policy = ratelimit_report::fixture::policy(vec![ratelimit_report::fixture::limit(
         0,
         ratelimit_common::layout::Unit::Connections,
@@ -280,7 +280,7 @@ fn a_list_says_until_when_by_whom_and_why() {
 }
 
 #[test]
-fn what_commands_did_is_said_in_a_line_or_two() {
+fn command_results_are_reported_in_a_line_or_two() {
     use ratelimit_control::proto::{
         ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, RollbackReport, Still, UnblockReport,
     };

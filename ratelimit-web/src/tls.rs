@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_certificate_is_said_and_the_one_before_stays() {
+    fn errors_in_a_certificate_are_reported_and_the_previous_one_stays() {
         let (chain, key) = pair(&["limiter.example"]);
         let (_, others_key) = pair(&["limiter.example"]);
         let tls = Tls::default();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_what_was_asked_for() {
+    fn the_parts_measured_are_those_asked_for() {
         assert_eq!(parts(&[]), ["program", "floods", "servers"]);
         assert_eq!(parts(&["--growth"]), ["program", "floods", "servers", "growth"]);
         assert_eq!(parts(&["forged"]), ["floods"]);

@@ -106,7 +106,7 @@ async fn no_number_of_connections_of_members_keeps_root_or_another_member_out() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_number_of_connections_from_one_address_or_from_many_keeps_the_health_check_out() {
+async fn no_number_of_connections_or_addresses_keeps_the_health_check_out() {
     for said in SAID {
         for addresses in [1, 5, u32::MAX] {
             let served = Served::new(Surface::Tcp, &stub());

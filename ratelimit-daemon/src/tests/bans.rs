@@ -151,7 +151,7 @@ fn the_second_ban_in_a_row_says_so() {
 }
 
 #[test]
-fn a_flood_of_bans_is_logged_in_fifty_lines_and_a_number_and_every_ban_is_in_one_of_them() {
+fn a_flood_of_bans_is_logged_in_few_lines_that_account_for_every_ban() {
     let mut site = Site::new(Mode::Enforce);
     let sources = 60 * BANS_PART;
     for at in 0..sources {
@@ -293,7 +293,7 @@ fn a_source_without_a_ban_is_freed_without_a_look_at_the_bans_of_others() {
 }
 
 #[test]
-fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
+fn lifted_bans_beyond_the_maximum_are_reported_as_a_number() {
     let mut site = Site::new(Mode::Enforce);
     let bans = EVENTS_EACH + 3;
     for at in 0..bans {
@@ -307,7 +307,7 @@ fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
 }
 
 #[test]
-fn what_a_user_of_this_host_said_later_stays_where_what_the_fleet_said_is_heard_anew() {
+fn a_later_local_command_outlives_an_earlier_fleet_act_heard_again() {
     let mut site = Site::new(Mode::Enforce);
     let request = || GrantRequest { prefix: "192.0.2.7".into(), ..GrantRequest::default() };
     let prefix = "192.0.2.7/32".parse().unwrap();

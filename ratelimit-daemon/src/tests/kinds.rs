@@ -166,7 +166,7 @@ async fn an_interface_is_told_when_it_is_attached_gone_back_and_detached_by_a_us
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_user_allows_unallows_and_charges_is_told_with_who_did_it() {
+async fn user_changes_are_reported_with_the_user_who_made_them() {
     let mut site = Site::new(3);
     site.start().await;
     site.client.grant(Grant::Exempt, &request("192.0.2.7")).await.unwrap();

@@ -180,7 +180,7 @@ async fn a_file_that_goes_on_changing_is_read_once_it_rests() {
 }
 
 #[tokio::test]
-async fn a_file_that_never_rests_is_said_to_be_not_followed_once_and_is_followed_when_it_does() {
+async fn a_file_that_never_rests_is_reported_once_and_followed_when_it_rests() {
     let mut site = Watched::new();
     let mut said = String::new();
     for octet in 1..40 {
@@ -255,7 +255,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
 }
 
 #[tokio::test]
-async fn a_list_that_is_another_users_link_or_no_file_is_not_followed_and_none_of_its_text_is_said() {
+async fn untrusted_or_irregular_list_files_are_not_followed_or_quoted() {
     let mut site = Watched::new();
     let path = site.directory.path().join("bad.txt");
     site.write("secret", "root:$y$j9T$SALT$HASH:20000\n");
@@ -335,7 +335,7 @@ fn refused_without_a_list() -> Watched {
 }
 
 #[tokio::test]
-async fn what_held_before_a_trial_holds_after_a_restart_also_where_its_list_is_gone() {
+async fn the_configuration_before_a_trial_survives_a_restart_without_its_list() {
     let mut site = refused_without_a_list();
     site.restart().unwrap();
     assert_eq!((site.amount(), site.denied()), (3, vec!["192.0.2.0/24".to_owned(), "198.51.100.0/24".to_owned()]));

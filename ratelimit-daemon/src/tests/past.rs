@@ -30,7 +30,7 @@ async fn reload(site: &Site, text: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_history_follows_a_reload_in_how_much_of_an_address_it_keeps_and_whether_it_is_kept() {
+async fn a_reload_changes_the_historys_address_mask_and_whether_it_is_on() {
     let mut site = Site::new(3);
     site.write("3 history=on");
     site.start().await;

@@ -100,7 +100,7 @@ async fn a_rule_that_there_is_not_is_said_with_those_that_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_over_a_limit_are_told_by_prefix_and_by_the_configurations_list_files() {
+async fn sources_over_a_limit_are_reported_by_prefix_and_by_list_file() {
     let listed = |config: &mut Config| {
         config.policy.rules[0].mode = Mode::DryRun;
         let prefixes = vec!["198.51.100.0/25".parse().unwrap()].into();

@@ -27,7 +27,7 @@ async fn a_start_under_a_hold_of_an_earlier_run_is_told_that_nothing_is_dropped(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_written_down_is_said_and_written_once_it_can_be() {
+async fn state_that_cannot_be_written_is_reported_and_written_later() {
     let mut site = Site::new(3);
     site.start().await;
     // A file in place of the directory blocks writes even for root.

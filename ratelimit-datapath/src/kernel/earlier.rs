@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_over_itself_is_copied() {
+    fn maps_that_are_not_taken_over_are_copied() {
         for layout in LAYOUTS {
             let is_same = |name: &str| layout.has(name);
             assert_eq!(is_same(map::SOURCES_V4), layout.windows.is_none(), "windows of {}", layout.version);

@@ -61,7 +61,7 @@ mod tests {
     use ratelimit_common::layout::VERSION;
 
     #[test]
-    fn what_enforces_nothing_and_cannot_be_gone_on_with_is_in_nobodys_way() {
+    fn unusable_leftover_pins_that_enforce_nothing_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("ratelimitd");
         let at = |name: &str| root.join(name);

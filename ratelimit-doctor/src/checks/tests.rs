@@ -174,7 +174,7 @@ fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
 }
 
 #[test]
-fn what_became_of_the_program_tells_of_the_compiler_where_no_sysctl_does() {
+fn a_loaded_program_tells_the_jit_state_where_no_sysctl_does() {
     let mut facts = healthy();
     facts.kernel.jit = Err("no such file".into());
     facts.kernel.program = Program::Taken { instructions: None, is_jited: Some(true), took: Duration::ZERO };
@@ -423,7 +423,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
 }
 
 #[test]
-fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
+fn own_programs_are_no_neighbours_and_absent_things_are_no_problem() {
     let rows: &[fn(&mut Facts)] = &[
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])],
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
@@ -495,7 +495,7 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
 type Mends = (fn(&mut Facts), &'static str, &'static str);
 
 #[test]
-fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
+fn the_remedy_for_a_silent_daemon_fits_its_cause() {
     const START: &str = "sudo systemctl start ratelimitd";
     const RUN: &str = "sudo ratelimitd run --config /etc/ratelimitd/ratelimitd.toml";
     let rows: &[Mends] = &[
@@ -555,7 +555,7 @@ fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
 }
 
 #[test]
-fn who_is_root_is_not_told_to_become_it() {
+fn root_is_not_told_to_become_root() {
     let mut facts = healthy();
     facts.kernel.lacks = vec!["CAP_BPF".into()];
     facts.daemon = Daemon::Unknown("it is another version's".into());

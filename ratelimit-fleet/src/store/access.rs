@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named_by_its_place_and_not_repeated() {
+    fn an_invalid_address_is_named_by_position_and_not_repeated() {
         let error = check(&access(&["redis://192.0.2.1", "hunter2@192.0.2.1"])).unwrap_err();
         assert!(
             error.to_string().starts_with("address 2 of the store is none") && !format!("{error:?}").contains("hun")
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
+    fn a_path_that_is_no_file_is_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -159,7 +159,7 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
 }
 
 #[test]
-fn to_forget_is_answered_also_where_history_ends_before_it_comes_to_that() {
+fn a_forget_request_is_answered_even_if_history_ends_first() {
     let site = Site::new();
     close(site.recorder());
     Connection::open(site.path()).unwrap().pragma_update(None, "user_version", 7).unwrap();
@@ -217,7 +217,7 @@ fn a_database_that_this_program_cannot_have_written_is_set_aside() {
 }
 
 #[test]
-fn of_broken_files_only_the_newest_are_kept() {
+fn only_the_newest_broken_files_are_kept() {
     let site = Site::new();
     for _ in 0..5 {
         fs::create_dir_all(site.path().parent().unwrap()).unwrap();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_can() {
+    fn invalid_settings_are_refused_with_a_hint_at_valid_ones() {
         for (line, words) in [
             ("keep = \"59m\"", "history is kept from 1h to 3660d"),
             ("keep = \"3661d\"", "history is kept from 1h to 3660d"),

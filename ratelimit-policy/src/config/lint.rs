@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_further_than_web_ports_is_said() {
+    fn rules_that_reach_beyond_web_ports_are_warned_about() {
         let mut config = limited("1000/5m");
         assert!(warnings(&config, Nanos(0)).is_empty());
         config.policy.rules[0].ports.tcp.push((20, 30));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forged_syns_would_end_and_prefixes_that_are_never_denied_are_said() {
+    fn forged_syn_resets_and_never_denied_prefixes_are_warned_about() {
         let found = |lines: &str| {
             let contents = format!("interfaces = [\"eth0\"]\n[rule]\n{lines}\n");
             let config = file::parse(Path::new("r.toml"), &contents, |_| Err("none".to_owned())).expect(&contents);

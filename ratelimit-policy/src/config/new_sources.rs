@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(amount in 1_u64..=1_000_000, seconds in 1_u64..=60) {
+        fn printed_values_parse_back_to_the_same_value(amount in 1_u64..=1_000_000, seconds in 1_u64..=60) {
             let budget = NewSources { amount, window_ns: seconds * SECOND_NS };
             prop_assert_eq!(parse(&budget.to_string()), Ok(budget));
         }

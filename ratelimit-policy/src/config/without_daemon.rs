@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_enforces_for_good_or_for_two_seconds_to_thirty_days() {
+    fn enforcement_without_a_daemon_is_permanent_or_2_seconds_to_30_days() {
         assert_eq!(parse("enforce").unwrap(), None);
         for (text, seconds) in [("2s", 2), ("90s", 90), ("1h", 3_600), ("30d", 30 * 86_400)] {
             let read = parse(&format!("dry-run after {text}")).unwrap();

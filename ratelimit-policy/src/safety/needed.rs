@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_wide_or_holds_who_is_needed_is_passed_over_and_the_others_hold() {
+    fn list_lines_that_are_too_wide_or_lock_someone_out_are_skipped() {
         for top in ["deny = [\"file:drop.txt\"]", "deny = [\"@bad\"]\n[lists]\nbad = \"file:drop.txt\""] {
             let config = config(top);
             assert_eq!(denied(&config), ["127.0.0.0/8", "224.0.0.0/3"], "{top}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_administrator_writes_himself_or_means_holds() {
+    fn denials_written_or_confirmed_by_the_administrator_hold() {
         let written = config(
             "deny = [\"file:drop.txt\", \"0.0.0.0/1\", \"@own\"]\n[lists]\nown = [\"10.0.0.0/8\", \"192.0.2.0/24\"]",
         );
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_first_are_named_and_the_rest_counted() {
+    fn the_first_skipped_lines_are_named_and_the_others_counted() {
         let many: String = (0..100).map(|at| format!("{}.0.0.0/7\n", at * 2)).collect();
         let text = "interfaces = [\"eth0\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n";
         let config = file::parse(Path::new("r.toml"), text, |_| Ok(many.clone() + "192.0.2.7\n")).unwrap();

@@ -210,7 +210,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(bytes in any::<u64>(), shift in 0_u32..40) {
+        fn printed_values_parse_back_to_the_same_value(bytes in any::<u64>(), shift in 0_u32..40) {
             let bytes = (bytes >> shift) << shift;
             prop_assert_eq!(parse(&size(bytes)), Ok(Amount::Bytes(bytes)));
         }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_judges_passes_from_every_source() {
+    fn packets_that_no_rule_judges_pass_from_every_source() {
         let mut policy = policy(vec![limit(0, Unit::Connections)]);
         policy.access = vec![Access { prefix: "198.51.100.0/24".parse().unwrap(), grant: Grant::Denied, until: None }];
         let report = ExplainReport::build(&policy, ratelimit_datapath::fake::START, &sent("22"), &[], &[]);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_form_of_the_command() {
+    fn a_missing_argument_is_named_with_the_commands_form() {
         let (problem, help) = said(&["unban"]);
         assert_eq!(problem, "CIDR is missing");
         assert_eq!(help, "the form is: ratelimitd unblock <CIDR>...\n`ratelimitd unblock --help` has all of it");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_each_other_is_named() {
+    fn arguments_that_exclude_each_other_are_named() {
         assert_eq!(said(&["unblock", "--all", "192.0.2.1"]).0, "--all and CIDR exclude each other");
     }
 

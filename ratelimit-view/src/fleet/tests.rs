@@ -66,7 +66,7 @@ fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
 }
 
 #[test]
-fn what_is_wrong_with_a_fleet_that_is_connected_is_said() {
+fn problems_of_a_connected_fleet_are_reported() {
     let trouble = Some("12 hosts are heard, and `hosts` says 8: the bound is for 8".to_owned());
     let of = Fleet { trouble, ..report().fleet };
     assert_eq!(attention(&of), ["FLEET: 12 hosts are heard, and `hosts` says 8: the bound is for 8"]);
@@ -89,7 +89,7 @@ fn seconds_have_a_tenth_while_that_tells_something() {
 }
 
 #[test]
-fn what_is_not_summed_says_so_with_the_bound_that_holds() {
+fn an_unsummed_limit_is_reported_with_its_bound() {
     let limit = Limit {
         amount: 100,
         window_seconds: 60.0,

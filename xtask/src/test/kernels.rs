@@ -38,7 +38,7 @@ const TESTS: [(&str, &[&str]); 2] = [
         "program",
         &["verifier", "the_capabilities_of_the_unit", "every_named_frame", "classic_timeline_of_30", "tag", "at_tcx"],
     ),
-    ("trial", &["no_counter_is_lost", "what_an_application_charges", "what_is_tried"]),
+    ("trial", &["no_counter_is_lost", "application_charges_count", "an_unconfirmed_trial"]),
 ];
 
 /// Share of the tests that run on the other kernels.

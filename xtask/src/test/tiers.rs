@@ -95,8 +95,8 @@ const AT_TCX: [(&str, &[&str]); 7] = [
     ("policy", &[]),
     ("traffic", &[]),
     ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
-    ("groups", &["each_of_16_prefixes", "by_itself_its_group_is_not_charged"]),
-    ("refusals", &["becomes_the_reset_of_its_client"]),
+    ("groups", &["each_of_16_prefixes", "own_refusals_are_not_charged"]),
+    ("refusals", &["becomes_a_reset"]),
     ("kept", &["another_build_takes_over"]),
 ];
 

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_inverted_or_short_comment_is_a_breach_and_so_is_a_constant_that_is_too_high() {
+    fn one_comment_too_many_or_a_limit_too_high_is_a_breach() {
         let told =
             |text: String| breaches(&files(&text)).unwrap().into_iter().map(|breach| breach.reason).collect::<Vec<_>>();
         let inverted = "/// What a source has used of it.\nconst A: u8 = 0;\n";

@@ -79,8 +79,8 @@ async fn counters_only_grow_when_the_fleet_starts_over_and_while_it_cannot() {
 }
 
 #[tokio::test]
-async fn a_ban_of_another_host_is_not_followed_by_a_rule_in_dry_run_or_of_another_name_or_without_bans() {
-    let Some(store) = Store::start("a_ban_of_another_host_is_not_followed") else { return };
+async fn remote_bans_skip_rules_in_dry_run_of_another_name_or_without_bans() {
+    let Some(store) = Store::start("remote_bans_skip_rules") else { return };
     let one = store.host().await;
     let follows = store.host().await;
     let dry = store.host_with(|config| config.policy.rules[0].mode = Mode::DryRun).await;
@@ -105,8 +105,8 @@ async fn a_ban_of_another_host_is_not_followed_by_a_rule_in_dry_run_or_of_anothe
 }
 
 #[tokio::test]
-async fn what_another_host_denies_locks_no_administrator_out_and_that_is_told() {
-    let Some(store) = Store::start("what_another_host_denies") else { return };
+async fn a_denial_by_another_host_locks_no_administrator_out_and_is_reported() {
+    let Some(store) = Store::start("a_denial_by_another_host") else { return };
     let one = store.host().await;
     let other = store.host_at("none", grants::around, |_| {}).await;
     one.is_connected().await;

@@ -64,7 +64,7 @@ fn every_key_reads_as_documented() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_what_can() {
+fn invalid_settings_are_refused_with_a_hint_at_valid_ones() {
     let at = |url: &str, more: &str| format!("url = \"{url}\"\nsecret_file = \"s\"\n{more}");
     let good = "redis://192.0.2.1";
     for (lines, words) in [
@@ -196,7 +196,7 @@ fn limits_are_shared_where_there_is_a_fleet_unless_the_rule_says_otherwise() {
 }
 
 #[test]
-fn what_a_limit_is_called_in_the_fleet_says_all_but_the_amount() {
+fn a_limits_fleet_identity_contains_everything_but_the_amount() {
     let of = |rule: &str| parsed(LOCAL, rule).unwrap().policy.fleet_limits().next().unwrap().2;
     let expected = FleetLimit {
         identity: "default/requests/strict/5x60000000000/verified".into(),
@@ -221,7 +221,7 @@ fn what_a_limit_is_called_in_the_fleet_says_all_but_the_amount() {
 }
 
 #[test]
-fn bits_that_mean_something_else_are_in_another_window_and_those_without_a_fleet_where_they_were() {
+fn shared_limits_get_a_window_of_their_own_and_local_ones_keep_theirs() {
     let slot = |fleet: &str, rule: &str| parsed(fleet, rule).unwrap().policy.rules[0].limits[0].slot;
     let alone = slot("", "limits = [\"1000/5m\"]");
     assert_eq!(slot(LOCAL, "limits = [\"1000/5m\"]\nfleet = false"), alone, "off is as it was");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_condition_is_said_where_it_stands() {
+    fn errors_in_a_condition_are_reported_at_their_place() {
         for (text, part) in [
             ("20/1m status=", "`` is no status"),
             ("20/1m status=40", "`40` is no status"),

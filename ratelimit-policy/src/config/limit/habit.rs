@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_programs_are_told_is_said_as_it_is_told_here() {
+    fn limits_of_other_programs_are_translated_to_this_syntax() {
         for (text, expected) in [
             (
                 "rate=10r/s burst=20",

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_group_is_said_where_it_stands() {
+    fn errors_in_a_group_are_reported_at_their_place() {
         for (text, span, problem, help) in [
             ("5/1m per", 8..8, "what it is per is missing", HELP),
             ("5/1m per lists", 9..14, "`lists` is no group of sources", "did you mean per list?"),

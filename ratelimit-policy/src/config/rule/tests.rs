@@ -197,7 +197,7 @@ fn halves_of_everyone_in_a_list_file_are_passed_over_unless_everyone_is_meant() 
 }
 
 #[test]
-fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
+fn errors_in_one_of_several_rules_are_reported_with_name_and_place() {
     let web = "[[rule]]\nname = \"web\"\nlimits = [\"1/s\"]\n";
     let second = |lines: &str| format!("{web}[[rule]]\n{lines}\n");
     for (lines, problem, line, column, help) in [
@@ -448,7 +448,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
 }
 
 #[test]
-fn as_many_rules_as_the_kernel_side_has_bits_for_and_no_more() {
+fn rules_up_to_the_kernels_maximum_are_accepted_and_no_more() {
     let many = |count: usize| {
         (0..count).map(|at| format!("[[rule]]\nname = \"r{at}\"\nlimits = [\"1/s\"]\n")).collect::<String>()
     };

@@ -125,7 +125,7 @@ fn the_options_of_ipset_are_kept_or_refused_by_name_and_line() {
 }
 
 #[test]
-fn what_a_script_takes_out_again_is_not_denied() {
+fn elements_that_a_script_deletes_are_not_denied() {
     let text = "add s 192.0.2.1\nadd s 192.0.2.2\ndel s 192.0.2.1\ndel s 192.0.2.9\nadd t 192.0.2.3\nflush t\n\
         add u 192.0.2.4 nomatch\nadd u 192.0.2.4\nadd v 192.0.2.5 nomatch\nadd v 192.0.2.5 -exist\n\
         add element ip t s { 198.51.100.1, 198.51.100.2, 198.51.100.3 }\ndelete element ip t s { 198.51.100.1 }\n\
@@ -222,7 +222,7 @@ const RULESET: &str = "table inet t {
 ";
 
 #[test]
-fn what_nft_lists_is_kept_or_refused_by_name_and_line() {
+fn nft_listings_are_kept_or_refused_by_name_and_line() {
     let read = read(RULESET);
     assert_eq!(
         prefixes(&read),
@@ -283,7 +283,7 @@ fn a_script_of_nft_is_read_as_nft_reads_it() {
 }
 
 #[test]
-fn what_is_no_list_as_a_whole_is_one_error() {
+fn an_input_that_is_no_list_is_one_error() {
     for (text, problem) in [
         ("<!DOCTYPE html>\n<html>\n<p>192.0.2.1\n</html>\n", "line 1: it is an HTML page, not a list of addresses"),
         ("<ipsets>\n<ipset name=\"g\">\n", "line 1: this is ipset's XML; what `ipset save` prints is read"),

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
+    fn errors_in_a_line_are_reported() {
         for (text, part) in [
             ("x", "in a known format"),
             (r#"crawler.example - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`crawler.example` is not an address"),

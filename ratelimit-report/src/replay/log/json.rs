@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_or_is_a_line_itself_is_found_beside() {
+    fn forwarded_sources_and_embedded_lines_are_found() {
         let found = Found::of(br#"{"x_forwarded_for":"203.0.113.9, 10.0.0.1","message":"a"}"#).expect("read");
         assert_eq!(found.forwarded().map(|source| source.to_string()).as_deref(), Some("203.0.113.9"));
         assert_eq!((found.source(), found.message()), (None, Some(b"a".as_slice())));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_said() {
+    fn a_line_that_is_no_object_is_an_error() {
         for text in ["[1]", "1", "{", "{}x", "{\"a\":}"] {
             assert!(Found::of(text.as_bytes()).expect_err(text).contains("no JSON object"), "{text}");
         }

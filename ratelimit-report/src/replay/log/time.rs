@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_times_are_rejected() {
         for text in
             ["", "31/Feb/2026:00:00:00 +0000", "10/Oct/2026:24:00:00 +0000", "10/Okt/2026:00:00:00 +0000", "0.003"]
         {

@@ -32,7 +32,7 @@ fn a_limit_with_conditions_counts_the_lines_that_meet_them() {
 }
 
 #[test]
-fn what_meets_conditions_is_refused_beyond_the_limit_and_nothing_else_is() {
+fn only_requests_that_meet_the_conditions_are_refused_beyond_the_limit() {
     let of = policy(vec![limit(100, Unit::Requests), conditioned(2, "path=/login method=POST", 71)]);
     let asked = [("POST /login", 401), ("POST /login", 401), ("GET /", 200), ("POST /login", 401), ("GET /", 200)];
     let report = replayed(&lines(&asked), &of).unwrap();
