@@ -540,7 +540,7 @@ fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
     match thread::spawn(run).join().unwrap() {
         Ok(attached) => assert_eq!((attached, has_tcx()), (Attachment::Tcx, true)),
         Err(error) => {
-            let is_said = error.to_string().contains("it takes Linux 6.6 or later") && !has_tcx();
+            let is_said = error.to_string().contains("it needs Linux 6.6 or later") && !has_tcx();
             assert!(is_said && matches!(error, DatapathError::Unsupported { .. }), "{error}");
         }
     }
