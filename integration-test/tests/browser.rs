@@ -76,7 +76,7 @@ impl Site {
             ("rules", "Limit: 3 connections in 5m"),
             ("access", "What is allowed, denied and banned"),
             ("events", CLIENTS[0]),
-            ("events/203.0.113.9", "No event is one of these yet"),
+            ("events/203.0.113.9", "No event matches yet"),
         ];
         for (page, says) in pages {
             browser.run(&format!("location.hash = '#/{page}'"));
@@ -113,7 +113,7 @@ fn the_login_link_works_once_and_a_click_unblocks_a_refused_source() {
     browser.says("over_limit");
     browser.says("10.9.0.2");
     // The history is written once a second, and the page queries it again.
-    once(|| lab.ratelimitd(&["history", client]).stdout.contains("goes on").then_some(())).unwrap();
+    once(|| lab.ratelimitd(&["history", client]).stdout.contains("ongoing").then_some(())).unwrap();
     browser.says("3/5m connections");
     lab.assert_blocked(client, 80);
     browser.click("#unblock");

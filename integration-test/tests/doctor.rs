@@ -235,7 +235,7 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     assert!(text_of("README.txt").contains("Masked: IPv4"));
     let again = report("one.tar.gz", &[]).0;
     assert_eq!(again.code(), 2, "{}", again.stderr);
-    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     let (whole, path) = report("whole.tar.gz", &["--with-addresses"]);
     assert_eq!(whole.code(), 0);
     let texts = unpacked(&lab, &path);

@@ -292,7 +292,7 @@ fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
     let elsewhere = lab.directory().join("other.sock");
     for interface in [&["s0"][..], &[]] {
         let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
-        assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
+        assert_refused(&refused, 75, &["belongs to another running ratelimitd", "--socket PATH"]);
     }
     let second = ["--iface", "s0", "--limit", "3/1h", "--socket", elsewhere.to_str().unwrap()];
     let refused = lab.ratelimitd(&second);

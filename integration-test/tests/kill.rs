@@ -94,7 +94,10 @@ fn a_denial_ends_the_connections_of_its_prefix_to_what_is_protected_and_no_other
         assert_eq!(told, ErrorKind::ConnectionAborted, "the server learns it too");
     }
     let report = deny(&lab, &[CLIENTS[0]]);
-    assert!(report["notes"].to_string().contains("it has no open connections to what a rule enforces"), "{report:#}");
+    assert!(
+        report["notes"].to_string().contains("it has no open connections to ports that a rule enforces"),
+        "{report:#}"
+    );
     assert_eq!(number(&lab.stats(), "/connections/ended"), 4);
     assert!(lab.ratelimitd(&["stats"]).stdout.contains("4 connections ended"));
 }

@@ -175,7 +175,7 @@ fn smaller_pinned_tries_refuse_lists_beyond_their_room_and_keep_enforcing() {
     let (more, fewer) = (configured("more.toml", "\"file:list.txt\", "), configured("fewer.toml", ""));
     if VERSION == SMALLER {
         let output = lab.ratelimitd(&["run", "--config", &more]);
-        assert_refused(&output, 69, &["room for 131072 prefixes, and 1310", "goes on", "`ratelimitd detach`"]);
+        assert_refused(&output, 69, &["room for 131072 prefixes, and 1310", "stays in force", "`ratelimitd detach`"]);
         assert!(lab.has_xdp("s0"));
         lab.start(&["run", "--config", &fewer]).kill();
         assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);

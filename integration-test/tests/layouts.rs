@@ -414,7 +414,7 @@ fn pins_of_a_newer_version_are_refused_with_what_to_type_and_enforce_on() {
         fs::rename(path(&own()), path(&name)).unwrap();
         let refused = lab.ratelimitd(&arguments(&lab, |text| text).each_ref().map(String::as_str));
         let remove = format!("sudo rm -r /sys/fs/bpf/ratelimitd/{name}");
-        assert_refused(&refused, 69, &[&said, "goes on", "`sudo ratelimitd detach`", &remove]);
+        assert_refused(&refused, 69, &[&said, "stays in force", "`sudo ratelimitd detach`", &remove]);
         assert!(lab.has_xdp("s0") && pinned(&lab) == [name.clone()], "nothing is changed");
         fs::rename(path(&name), path(&own())).unwrap();
     }

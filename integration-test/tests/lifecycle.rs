@@ -53,7 +53,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let same_socket = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h"]);
     assert_refused(&same_socket, 75, &["control.sock"]);
     let same_pins = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h", "--on-exit", "keep", "--socket", elsewhere]);
-    assert_refused(&same_pins, 75, &["belongs to another ratelimitd"]);
+    assert_refused(&same_pins, 75, &["belongs to another running ratelimitd"]);
     let same_interface = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", elsewhere]);
     assert_refused(&same_interface, 75, &["s0 already has an XDP program"]);
     assert!(!lab.has_xdp("s1"));

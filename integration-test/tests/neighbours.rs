@@ -306,7 +306,7 @@ fn a_list_that_denies_half_of_all_or_this_host_denies_the_rest_of_it() {
     let list = format!("0.0.0.0/1\n10.9.0.0/24\n{}\n", CLIENTS[0]);
     fs::write(lab.directory().join("bad.txt"), &list).unwrap();
     let config = config.to_str().unwrap();
-    let words = ["0.0.0.0/1 is more of IPv4", "10.9.0.0/24 holds 10.9.0.1, an address of this host", "is passed over"];
+    let words = ["0.0.0.0/1 is more of IPv4", "10.9.0.0/24 holds 10.9.0.1, an address of this host", "it is ignored"];
     assert_refused(&lab.ratelimitd(&["check-config", config]), 0, &words);
     let checked = lab.ratelimitd(&["lists", "check", lab.directory().join("bad.txt").to_str().unwrap()]);
     assert_refused(&checked, 0, &words[..2]);

@@ -88,7 +88,7 @@ fn a_refused_request_frees_both_ends_in_either_family_and_mode() {
         }
         assert!(is_answered(&mut lab.open(CLIENTS[1], 80), HANGS_AFTER), "{mode}: of another source");
         assert!(reset_count(&lab) >= 4, "{mode}");
-        assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a reset"), "{mode}");
+        assert!(lab.ratelimitd(&["stats"]).stdout.contains("answered by a reset"), "{mode}");
         assert_whole(&lab);
     }
 }

@@ -87,7 +87,7 @@ fn the_page_is_served_to_other_hosts_over_tls_across_certificate_renewal() {
     // Another certificate, loaded by a signal. Sessions persist.
     second.replace(&served);
     daemon.child.signal(Signal::SIGHUP).unwrap();
-    daemon.child.wait_for_line("another certificate is served from now on", HANGS_AFTER).unwrap();
+    daemon.child.wait_for_line("a new certificate is served from now on", HANGS_AFTER).unwrap();
     assert_eq!(site.ask("/login", &[]).status, 0, "the one before is not served any more");
     let renewed = Site::encrypted(&lab, &second.cert);
     let member = Member { site: &renewed, ..member };
@@ -98,7 +98,7 @@ fn the_page_is_served_to_other_hosts_over_tls_across_certificate_renewal() {
     let reloaded = lab.ratelimitd(&["reload"]);
     let said = [reloaded.stdout.as_str(), &reloaded.stderr].concat();
     assert!(reloaded.code() == 0 && said.contains("there is no private key in it"), "{said}");
-    assert!(said.contains("`ratelimitd reload`") && said.contains("read before goes on"), "{said}");
+    assert!(said.contains("`ratelimitd reload`") && said.contains("previous certificate stays in use"), "{said}");
     assert_eq!(member.ask("/api/v1/list", &[]).status, 200);
     lab.assert_blocked(CLIENTS[0], 80);
     let mut health = lab.command("curl");

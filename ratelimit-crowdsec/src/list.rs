@@ -93,7 +93,7 @@ pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
 /// Fails if the file system does, or if the path is not a regular file, such as a device, a FIFO or a symbolic link.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::other("it is there already, and is no regular file"));
+        return Err(io::Error::other("it exists already, and is no regular file"));
     }
     let new = beside(path);
     match fs::remove_file(&new) {

@@ -262,7 +262,7 @@ impl<D: Datapath> Engine<D> {
         self.journal.pass(moment);
         if let Err(error) = self.try_tell_begun(moment) {
             // A persistent failure means that the maps are unreadable, which supervision reports.
-            tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
+            tracing::debug!("read the events of packets: {:#}", anyhow::Error::from(error));
         }
         self.close_due(moment);
     }
@@ -303,7 +303,7 @@ impl<D: Datapath> Engine<D> {
         let addresses: Vec<IpAddr> = keys.iter().map(|key| key.client.addr()).collect();
         let windows = match datapath.sources(&addresses) {
             Ok(windows) => windows,
-            Err(error) => return tracing::debug!("look at refused sources: {:#}", anyhow::Error::from(error)),
+            Err(error) => return tracing::debug!("read refused sources: {:#}", anyhow::Error::from(error)),
         };
         let policy = &enforced.desired.policy;
         for (key, windows) in keys.into_iter().zip(windows) {

@@ -182,7 +182,7 @@ impl<D: Datapath> Engine<D> {
             Err(why) => return (format!("its connections STAY OPEN: {why}"), Ended::default()),
         };
         let said = match (of.ended, of.left) {
-            (0, 0) => "it has no open connections to what a rule enforces".to_owned(),
+            (0, 0) => "it has no open connections to ports that a rule enforces".to_owned(),
             (ended, 0) => format!("ended {ended} of its connections"),
             (ended, left) => {
                 format!("ended {ended} of its connections; {left} more follow, {EACH_SECOND} a second in all")

@@ -28,17 +28,17 @@ pub(crate) enum EncodeError {
     Limits(String, usize),
     #[error("rule {0}: {1} shadow limits; there is room for {SHADOWS_MAX}")]
     Shadows(String, usize),
-    #[error("rule {0}: two limits would count in one window, and every packet twice")]
+    #[error("rule {0}: two limits would share one window, and count every packet twice")]
     SharedWindow(String),
     #[error("rule {0}: a group of IPv6 sources is counted by /{IPV6_NARROW_PREFIX_MAX} or a shorter prefix")]
     NarrowGroup(String),
-    #[error("rule {0}: {1} lengths of bans; there is room for {BAN_STEPS_MAX}")]
+    #[error("rule {0}: {1} ban lengths; there is room for {BAN_STEPS_MAX}")]
     BanSteps(String, usize),
     #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
     Classes,
-    #[error("{0} prefixes of sources of one family; there is room for {PREFIXES_CAPACITY}")]
+    #[error("{0} source prefixes of one family; there is room for {PREFIXES_CAPACITY}")]
     Prefixes(usize),
-    #[error("{0} prefixes of destinations of one family; there is room for {TARGETS_MAX}")]
+    #[error("{0} destination prefixes of one family; there is room for {TARGETS_MAX}")]
     Targets(usize),
 }
 

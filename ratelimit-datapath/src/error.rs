@@ -43,7 +43,7 @@ pub enum DatapathError {
         what: String,
     },
     /// Another daemon owns the pinned state.
-    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
+    #[error("the pinned state in {path} belongs to another running ratelimitd; {remedy}")]
     InUse {
         /// Directory of the pins.
         path: String,

@@ -180,7 +180,7 @@ const KIND: u16 = 0x3fff;
 fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)> {
     let length = rest.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
     let Some(bytes) = rest.get(..length).filter(|bytes| !bytes.is_empty()) else {
-        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} came", rest.len())));
+        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} arrived", rest.len())));
     };
     let message = NetlinkMessage::deserialize(&lean(bytes)).map_err(io::Error::other)?;
     Ok((message, length.next_multiple_of(4).min(rest.len())))

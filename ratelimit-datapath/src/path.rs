@@ -59,7 +59,7 @@ impl SharedPath {
     /// Returns a sentence that names both interfaces and the path between them.
     pub fn words(&self) -> String {
         let Self { lower, upper, by, .. } = self;
-        format!("{lower} and {upper} are one path: what comes in at {lower} goes on to {by}, and would count twice")
+        format!("{lower} and {upper} are one path: packets of {lower} reach {by} too, and would count twice")
     }
 
     /// Returns whether the path joins these two interfaces, in either order.
@@ -152,12 +152,13 @@ fn pair(lower: &Link, upper: &Link, hops: &[&Link]) -> SharedPath {
     let by = hops.iter().map(named).collect::<Vec<_>>().join(" and ");
     // The master of a port is an aggregate if it has no kind. A lower interface without a kind is hardware.
     let (keep, why) = match hops.iter().rev().find(|link| link.is_aggregate()) {
-        Some(aggregate) => {
-            (aggregate.name.clone(), "it sees what comes in at each of its ports, also at those that join later".into())
-        }
+        Some(aggregate) => (
+            aggregate.name.clone(),
+            "it receives the packets of each of its ports, also of ports that join later".into(),
+        ),
         None => {
             let only = format!("to limit only what {0} receives, name {0} alone", upper.name);
-            (lower.name.clone(), format!("it sees all that comes in there, also what {} receives; {only}", upper.name))
+            (lower.name.clone(), format!("it receives all packets there, also those of {}; {only}", upper.name))
         }
     };
     SharedPath { lower: lower.name.clone(), upper: upper.name.clone(), by, keep, why }

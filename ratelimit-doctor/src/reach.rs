@@ -83,7 +83,7 @@ fn unread(path: &Path, group: Option<u32>) -> Option<String> {
         (!may(&of, wanted, group)).then(|| {
             let (part, owner, mode) = (part.display(), of.uid(), of.mode() & 0o7777);
             format!(
-                "{part} is of user {owner}, mode {mode:04o}, and the service is root without CAP_DAC_OVERRIDE; \
+                "{part} belongs to user {owner}, mode {mode:04o}, and the service is root without CAP_DAC_OVERRIDE; \
                  sudo chown root {part}"
             )
         })

@@ -112,7 +112,7 @@ fn kernel() -> Kernel {
             Err(refusal) => Program::Refused { why: refusal.error.to_string(), log: refusal.log },
         }
     } else {
-        Program::NotTried(format!("it takes {}", lacks.join(", ")))
+        Program::NotTried(format!("it needs {}", lacks.join(", ")))
     };
     Kernel {
         release: release(),

@@ -159,7 +159,10 @@ fn open_regular(at: &OwnedFd, name: &Path, looked_at: &FileStat) -> io::Result<F
     }
     // Some kernels let users make hard links to files that they may not read (`fs.protected_hardlinks`).
     if of.st_nlink > 1 && of.st_uid != directory.st_uid && !is_trusted(directory.st_uid) {
-        return Err(refused(format!("it has other names too, and user {} could make this one", directory.st_uid)));
+        return Err(refused(format!(
+            "it has other hard links, and user {} could have made this one",
+            directory.st_uid
+        )));
     }
     Ok(file.into())
 }
@@ -329,7 +332,7 @@ mod tests {
         fs::hard_link(&secret, &name).unwrap();
         assert_eq!(anyones(&name), "text");
         if give_away(&feed) {
-            assert!(anyones(&name).contains("user 65534 could make this one"), "{}", anyones(&name));
+            assert!(anyones(&name).contains("user 65534 could have made this one"), "{}", anyones(&name));
             assert_eq!(anyones(&secret), "text");
         }
     }

@@ -221,8 +221,8 @@ impl fmt::Display for Warning {
         let window = *window_ns as f64 / SECOND_NS as f64;
         write!(
             f,
-            "its window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: hosts may hear of each other \
-             too late, and each admits the whole limit then",
+            "its window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: reports may arrive too late, \
+             and then each host admits the whole limit",
             interval.as_secs_f64()
         )
     }
@@ -245,7 +245,7 @@ pub fn acl_line(user: &str, name: &str) -> String {
 
 /// The reason why a limit with GCRA is not shared, and the help.
 pub const GCRA_REFUSED: (&str, &str) = (
-    "a limit with algorithm = \"gcra\" has no buckets to sum over the fleet",
+    "a limit with algorithm = \"gcra\" has no buckets that the fleet can sum",
     "use algorithm = \"buckets\", or keep the rule's limits to this host: fleet = false",
 );
 

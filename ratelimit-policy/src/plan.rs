@@ -125,7 +125,7 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     let is_removed = |rule: &&Rule| !new.rules.iter().any(|after| after.name == rule.name);
     lines.extend(old.rules.iter().filter(is_removed).map(|rule| format!("rule {}: removed", rule.name)));
     if lines.is_empty() && !plan.is_empty() {
-        lines.push("order of rules or limits, or some of many prefixes".to_owned());
+        lines.push("order of rules or limits, or some of the prefixes".to_owned());
     }
     lines
 }
@@ -195,7 +195,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
             }
             if from.step_bits != to.step_bits {
                 let step = |shared: Shared| 1_u64 << shared.step_bits.min(Parts::WHOLE);
-                lines.push(format!("told to the fleet of {limit}: each {} -> each {}", step(from), step(to)));
+                lines.push(format!("fleet report of {limit}: every {} -> every {}", step(from), step(to)));
             }
         }
     }
@@ -297,7 +297,7 @@ mod tests {
                 ),
             ),
             (&shared, &of("fleet_sum = \"all\"", fleet), Some("fleet sum of 1000/5m requests: verified -> all")),
-            (&shared, &of("", &format!("{fleet}0")), Some("told to the fleet of 1000/5m requests: each 16 -> each 2")),
+            (&shared, &of("", &format!("{fleet}0")), Some("fleet report of 1000/5m requests: every 16 -> every 2")),
             (&shared, &shared, None),
         ] {
             assert_eq!(changes(old, new), line.as_slice());

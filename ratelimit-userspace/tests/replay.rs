@@ -257,7 +257,7 @@ fn standard_input_may_be_packed_and_is_read_once() {
     }
     let output = run(&["replay", "-", "-", "--limit", "3/1m"], logs());
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("can be read once only"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("can be read only once"));
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn an_overload_is_said_with_what_helps_and_only_where_it_would() {
     assert!(!stats(&snapshot).contains("NEW SOURCES") && !stats(&snapshot).contains("new sources"));
     snapshot.sources.overloaded_periods = 12;
     let said = stats(&snapshot);
-    assert!(said.contains("  12 times a CPU was met by more new sources than it could remember; now"), "{said}");
+    assert!(said.contains("  source tracking overflowed 12 times on a CPU, not now"), "{said}");
     snapshot.sources.overload = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;
     let said = stats(&snapshot);

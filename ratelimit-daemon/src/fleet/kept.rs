@@ -48,7 +48,7 @@ impl Kept {
         self.given = 0;
         if self.saved.fleet != fleet && !self.saved.acts.is_empty() {
             let count = self.saved.acts.len();
-            tracing::warn!("fleet: {count} commands were not told to fleet {}, and are dropped", self.saved.fleet);
+            tracing::warn!("fleet: {count} commands were not sent to fleet {}, and are dropped", self.saved.fleet);
             self.saved.acts.clear();
             self.save(store).unwrap_or_else(|error| tracing::warn!("{error}"));
         }
@@ -98,7 +98,7 @@ impl Kept {
         if self.saved.acts.len() != before
             && let Err(error) = self.save(store)
         {
-            tracing::warn!("{error}; a restart tells the fleet once more what it was told");
+            tracing::warn!("{error}; a restart sends the fleet these commands once more");
         }
     }
 

@@ -269,7 +269,7 @@ fn nothing_is_told_to_be_lifted_before_it_is_and_a_removal_that_fails_is_said() 
         log.hear(|| assert!(free(&mut site).is_err()));
         let said = log.take();
         let [line] = said.as_slice() else { panic!("{said:?}") };
-        assert!(line.starts_with("counters and bans are not removed, as root asked: "), "{line}");
+        assert!(line.starts_with("remove counters and bans, by command of root: "), "{line}");
         assert_eq!(kinds(&site), [EventKind::Ban]);
         site.kernel.permit_removal();
         free(&mut site).unwrap();
@@ -302,7 +302,7 @@ fn lifted_bans_beyond_the_maximum_are_reported_as_a_number() {
     site.pass(3);
     unblock(&mut site, None).unwrap();
     let said = recent(&site).pop().unwrap().detail;
-    let lifted = "4099 bans by rule \"default\" lifted (3 of them not told one by one)";
+    let lifted = "4099 bans by rule \"default\" lifted (3 of them without an event each)";
     assert_eq!(said, format!("everything unblocked by root: {lifted}, counters of 4099 sources removed"));
 }
 

@@ -416,7 +416,7 @@ async fn hosts_of_another_secret_and_more_than_the_bound_is_for_are_said_once() 
         assert!(one.client.health().await.unwrap().notes.iter().any(|note| note.contains(words)));
     };
     let other = store.host().await;
-    says("2 hosts are heard, and `hosts` says 1: the bound is for 1").await;
+    says("2 hosts are heard, but `hosts` is 1: the bound holds for 1").await;
     let secret = store.directory.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let third = store.host_with(|config| config.fleet.as_mut().unwrap().secret_file = Some(secret.clone())).await;

@@ -225,7 +225,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
         (Some("#".repeat((64 << 20) + 1)), "it is longer than 67108864 bytes"),
         (Some(lines()), "more than 2097152 entries"),
         (Some((0..=255).map(|at| format!("{at}.0.0.0/8\n")).collect()), "it covers 99.6 % of IPv4"),
-        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt holds is more of the Internet than a list should"),
+        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt covers more of the Internet than a list should"),
     ] {
         match contents {
             Some(contents) => site.write("bad.txt", contents),
@@ -358,7 +358,7 @@ async fn a_start_that_could_only_take_what_was_refused_fails_and_says_what_to_do
     let words = error.to_string();
     assert!(matches!(error, DaemonError::Refused { .. }), "{error:?}");
     assert!(words.contains("ratelimitd.toml was tried and not confirmed") && words.contains("other.txt"), "{words}");
-    assert!(error.help().concat().contains("bring it back"), "{error:?}");
+    assert!(error.help().concat().contains("restore it"), "{error:?}");
     assert_eq!(site.kernel.calls(), calls, "packets are judged as they were");
     site.write("ratelimitd.toml", FILE.replace("3/5m", "7/5m").replace(", \"file:other.txt\"", ""));
     site.restart().unwrap();

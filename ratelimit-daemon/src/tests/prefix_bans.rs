@@ -246,7 +246,7 @@ fn a_denial_that_ends_connections_says_what_became_of_them() {
         let report = site.engine.grant(Grant::Denied, target, &request, &root(), moment).unwrap();
         report.notes.into_iter().find(|note| note.contains("connections")).expect("it says")
     };
-    assert_eq!(kill("10.3.0.0/24"), "it has no open connections to what a rule enforces");
+    assert_eq!(kill("10.3.0.0/24"), "it has no open connections to ports that a rule enforces");
     assert_eq!(kill("10.1.0.0/20"), "ended 1000 of its connections; 250 more follow, 1000 a second in all");
     assert_eq!(kill("10.2.0.0/24"), "ended 0 of its connections; 10 more follow, 1000 a second in all");
     let later = |seconds| Moment { uptime: moment.uptime + Duration::from_secs(seconds), ..moment };

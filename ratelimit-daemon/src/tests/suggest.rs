@@ -59,7 +59,7 @@ async fn a_reload_keeps_the_observation_and_counts_new_candidates_anew() {
     assert_eq!(of_first(&before).1.candidates.iter().map(|of| of.amount).collect::<Vec<_>>(), [1, 3, 6, 12, 24, 48]);
     let changes = running.client.reload().await.unwrap().changes;
     let candidates =
-        "candidates of rule default: those by default -> 20/5m connections, 30/5m connections, counters reset";
+        "candidates of rule default: the default ones -> 20/5m connections, 30/5m connections, counters reset";
     assert_eq!(changes, ["limit of rule default: 3/5m -> 4/5m connections", candidates]);
     assert!(running.client.reload().await.unwrap().changes.is_empty());
     minutes(&running, 1).await;

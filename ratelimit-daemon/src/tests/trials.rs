@@ -254,8 +254,7 @@ async fn an_unblock_warns_of_denials_that_a_rollback_would_restore() {
     site.write("9");
     site.client.apply(&MINUTE).await.unwrap();
     let report = site.client.unblock("203.0.113.7").await.unwrap();
-    let again =
-        "203.0.113.0/24 is denied again if the file on trial is rolled back: the configuration before it says so";
+    let again = "203.0.113.0/24 is denied again if the file on trial is rolled back, by the configuration before it";
     assert_eq!((report.still.len(), report.notes.as_slice()), (0, &[again.to_owned()][..]));
     assert_eq!(site.client.unblock("198.51.100.7").await.unwrap().notes, Vec::<String>::new());
     site.stop().await;

@@ -42,10 +42,7 @@ async fn state_that_cannot_be_written_is_reported_and_written_later() {
     site.pass(60).await;
     let stats = site.client.stats().await.unwrap();
     let said = stats.unkept.clone().unwrap();
-    assert!(
-        said.starts_with("A RESTART FORGETS what commands have changed: write ") && said.contains("state/"),
-        "{said}"
-    );
+    assert!(said.starts_with("A RESTART FORGETS the changes by commands: write ") && said.contains("state/"), "{said}");
     assert!(stats.attention.contains(&said) && site.client.health().await.unwrap().notes.contains(&said));
     assert!(ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS).contains("A RESTART FORGETS"));
 

@@ -88,7 +88,7 @@ impl Kernel {
         // changes later.
         if let Err(error) = self.retire_entries(epoch).and_then(|()| self.clear_summary()) {
             tracing::warn!(
-                "drop-cache entries of before this change are not retired: {:#}",
+                "drop-cache entries from before this change are not removed: {:#}",
                 anyhow::Error::from(error)
             );
         }

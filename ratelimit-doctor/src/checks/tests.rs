@@ -213,8 +213,8 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.program", Problem, "R7 invalid", |f| {
             f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };
         }),
-        ("kernel.program", Unknown, "it takes CAP_BPF", |f| {
-            f.kernel.program = Program::NotTried("it takes CAP_BPF".into());
+        ("kernel.program", Unknown, "it needs CAP_BPF", |f| {
+            f.kernel.program = Program::NotTried("it needs CAP_BPF".into());
         }),
         ("kernel.capabilities", Unknown, "CAP_BPF", |f| f.kernel.lacks = vec!["CAP_BPF".into()]),
         ("kernel.btf", Warning, "no such file", |f| f.kernel.type_information = Err("no such file".into())),
@@ -229,7 +229,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.memory", Problem, "are free", |f| f.machine.available = Ok(1 << 20)),
         ("kernel.memory", Unknown, "denied", |f| f.machine.available = Err("denied".into())),
         ("bpffs.mounted", Unknown, "no such file", |f| f.bpffs = Err("no such file".into())),
-        ("bpffs.mounted", Problem, "no BPF file system", |f| f.bpffs.as_mut().unwrap().is_mounted = false),
+        ("bpffs.mounted", Problem, "not a BPF file system", |f| f.bpffs.as_mut().unwrap().is_mounted = false),
         ("bpffs.mounted", Problem, "user 33", |f| f.bpffs.as_mut().unwrap().owner = 33),
         ("bpffs.mounted", Problem, "mode 0777", |f| f.bpffs.as_mut().unwrap().mode = 0o777),
         ("bpffs.mounted", Warning, "mode 1777", |f| f.bpffs.as_mut().unwrap().mode = 0o1777),
@@ -257,7 +257,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         }),
         ("interface.reset", Warning, "ixgbe", |f| device_of(f).driver = Some("ixgbe".into())),
         ("interface.reset", Warning, "mlx5_core", |f| device_of(f).driver = Some("mlx5_core".into())),
-        ("interface.queues", Warning, "1 queues receive, for 4", |f| device_of(f).receive_queues = Some(1)),
+        ("interface.queues", Warning, "1 receive queues for 4", |f| device_of(f).receive_queues = Some(1)),
         ("interface.queues", Unknown, "not known", |f| device_of(f).receive_queues = None),
         ("interface.mtu", Warning, "MTU 9000", |f| {
             device_of(f).mtu = 9000;
@@ -485,7 +485,7 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
     facts.kernel.jit = Ok(0);
     let words = crate::words(&examine(&facts));
     assert!(words.starts_with("kernel\n  ok       this process has"), "{words}");
-    assert!(words.contains("  PROBLEM  the JIT compiler is off\n           why: interpreted"), "{words}");
+    assert!(words.contains("  PROBLEM  the JIT compiler is off\n           why: an interpreted"), "{words}");
     assert!(words.contains("           mend: sudo sysctl net.core.bpf_jit_enable=1\n"), "{words}");
     assert!(words.contains("\n\ninterface eth0\n"), "{words}");
     assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
@@ -585,6 +585,6 @@ fn a_program_that_a_link_holds_is_not_said_to_be_taken_off_by_ip() {
     for hook in [HookChoice::Auto, HookChoice::Xdp] {
         config_of(&mut facts).hook = hook;
         let found = unwell(&facts);
-        assert!(found[0].mend.as_ref().unwrap().ends_with("with the tool that put it there"), "{found:?}");
+        assert!(found[0].mend.as_ref().unwrap().ends_with("with the tool that attached it"), "{found:?}");
     }
 }

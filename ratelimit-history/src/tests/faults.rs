@@ -72,10 +72,10 @@ fn a_full_disk_is_said_and_what_waited_is_written_once_there_is_room() {
             assert!(recorder.record(site.event(EventKind::Refused, &source)));
             health.state == HealthState::Failing
         });
-        assert!(says(&health, "the disk is full; it goes on by itself once there is room"), "{health:?}");
+        assert!(says(&health, "the disk is full; it resumes by itself once there is room"), "{health:?}");
         assert!(says(&health, "state/history.db"), "{health:?}");
         let why = forget(&recorder, "192.0.2.1").unwrap_err();
-        assert!(why.contains("the disk is full; it goes on by itself once there is room; what the file has"), "{why}");
+        assert!(why.contains("the disk is full; it resumes by itself once there is room; its records stay"), "{why}");
         fs::remove_file(&ballast).unwrap();
         written(&recorder);
         assert_eq!(recorder.health().detail, None);
@@ -191,7 +191,7 @@ fn a_file_that_is_no_database_is_set_aside_and_a_new_one_is_begun() {
         let recorder = site.recorder();
         recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
         written(&recorder);
-        assert!(says(&recorder.health(), "a new one is begun"), "{:?}", recorder.health());
+        assert!(says(&recorder.health(), "a new one is created"), "{:?}", recorder.health());
         assert_eq!(set_aside(&site), ["history.db.corrupt-20260101T000000Z"]);
         assert_eq!(fs::read_to_string(site.path().with_file_name(&set_aside(&site)[0])).unwrap(), contents);
         assert_eq!(site.story("192.0.2.1").episodes.len(), 1);

@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str) -> Result<Option<u64>, SyntaxError> {
     let whole = || 0..text.len();
     let Some(after) = text.strip_prefix(DRY_RUN_AFTER) else {
         let help = near_miss(text, [ENFORCE]).map(|meant| format!("did you mean `{meant}`?"));
-        let error = SyntaxError::new(whole(), format!("`{text}` does not say what happens without a daemon"));
+        let error = SyntaxError::new(whole(), format!("`{text}` is not a choice here"));
         return Err(error.with_help(HELP).with_help_if(help));
     };
     let Ok(after_ns) = duration::parse(after) else {

@@ -33,7 +33,7 @@ impl PassedOver {
             Some((address, what)) => holds(prefix, address, what),
             None => width::objection(prefix, "a list").unwrap_or_default(),
         };
-        format!("{}: {why}: it is passed over; write it into `deny` if it is meant", holder(config, prefix))
+        format!("{}: {why}: it is ignored; to deny it, write it into `deny`", holder(config, prefix))
     }
 
     /// Describes several entries. Only the first few are listed one by one.
@@ -41,7 +41,7 @@ impl PassedOver {
         let more = all.len().saturating_sub(NAMED_MAX);
         let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|of| of.words(config)).collect();
         if more > 0 {
-            lines.push(format!("{more} more entries of list files are passed over"));
+            lines.push(format!("{more} more entries of list files are ignored"));
         }
         lines
     }
@@ -179,7 +179,7 @@ mod tests {
                 ("203.0.113.0/24", "holds 203.0.113.6, the fleet's store"),
                 ("2001:db8::/32", "holds 2001:db8::5, an address of this host"),
             ] {
-                let line = format!("(drop.txt): {prefix} {why}: it is passed over; write it into `deny`");
+                let line = format!("(drop.txt): {prefix} {why}: it is ignored; to deny it, write it into `deny`");
                 assert_eq!(words.iter().filter(|of| of.contains(&line)).count(), 1, "{line}: {words:?}");
             }
             assert_eq!(words.len(), 7, "{words:?}");
@@ -214,7 +214,7 @@ mod tests {
         let words = Around::default().passed_over_words(&config);
         assert_eq!(
             (words.len(), words[NAMED_MAX].as_str()),
-            (NAMED_MAX + 1, "84 more entries of list files are passed over")
+            (NAMED_MAX + 1, "84 more entries of list files are ignored")
         );
     }
 }

@@ -67,7 +67,7 @@ pub fn number(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
             None | Some('/') => SyntaxError::new(start..start, "the number is missing"),
             Some(c) => SyntaxError::new(scanner.next_span(), format!("`{c}` is not a digit")),
         };
-        return Err(error.with_help("start with how many pass, as in 1000/5m"));
+        return Err(error.with_help("start with the amount, as in 1000/5m"));
     }
     let first_len = digits.len();
     let mut separator = None;

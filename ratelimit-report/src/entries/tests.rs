@@ -253,7 +253,7 @@ fn formats_of_other_programs_are_read() {
 fn a_script_that_was_cut_off_is_refused_with_where_its_braces_begin() {
     for text in ["192.0.2.9\nadd element inet t s {\n192.0.2.1,\n", "\nadd element inet t s { 192.0.2.1,"] {
         let wrong = import(text, at(0)).unwrap_err().to_string();
-        assert_eq!(wrong, "line 2: the braces that begin here do not end: the rest is missing", "{text}");
+        assert_eq!(wrong, "line 2: the braces that begin here are not closed: the file is cut off", "{text}");
     }
 }
 

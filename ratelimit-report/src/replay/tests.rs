@@ -300,7 +300,7 @@ fn an_input_that_cannot_be_replayed_is_refused_with_a_remedy() {
         (&no_header, &of, "header is damaged or cut off"),
         (&pcap(127, &[]), &of, "link of type 127"),
         (b"hello\nworld\n", &of, "no line of it is a request of an access log; line 1: it is"),
-        (&log(&[(0, "192.0.2.7")]), &connections, "an access log has requests alone"),
+        (&log(&[(0, "192.0.2.7")]), &connections, "an access log has only requests"),
     ] {
         match replayed(contents, of) {
             Err(error @ InputError::Unusable { .. }) => assert!(error.to_string().contains(part), "{part}: {error}"),

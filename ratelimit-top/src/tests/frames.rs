@@ -82,7 +82,7 @@ fn a_filter_an_empty_one_and_help_have_frames() {
     let mut state = busy();
     write(&mut state, "/192.0.2.1");
     press(&mut state, KeyCode::Enter);
-    assert!(frame(&state, USUAL).contains("192.0.2.1 is not among the sources nearest to a limit: Enter looks at it"));
+    assert!(frame(&state, USUAL).contains("192.0.2.1 is not among the sources nearest to a limit: Enter opens it"));
     press(&mut state, KeyCode::Char('?'));
     insta::assert_snapshot!("help_80x24", frame(&state, USUAL));
 }

@@ -65,7 +65,10 @@ fn an_access_log_says_what_it_added_and_what_is_wrong_with_it() {
     snapshot.access_logs[0].trouble = Some("is 9 s behind".into());
     let said = stats(&snapshot, CLASSIC);
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("ACCESS LOG /var/log/nginx/access.log is 9 s behind: requests are counted as"), "{said}");
+    assert!(
+        words.contains("ACCESS LOG /var/log/nginx/access.log is 9 s behind: requests are counted without"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -164,7 +167,7 @@ fn a_panic_is_not_called_a_dry_run() {
     let snapshot = troubled();
     let said = stats(&snapshot, Page::ENDLESS);
     assert!(
-        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and goes on being counted on "),
+        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and is still counted on "),
         "{said}"
     );
 }

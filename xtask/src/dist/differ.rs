@@ -45,7 +45,7 @@ pub(super) fn compare(ours: &Path, theirs: &Path, sums: &str) -> Result<usize> {
             fs::copy(&other, kept.join(name)).with_context(|| format!("keep {}", other.display()))?;
         }
     }
-    bail!("built elsewhere, these come out otherwise; the second build's are in {}:{said}", kept.display())
+    bail!("these files differ when built in another directory; the second build's are in {}:{said}", kept.display())
 }
 
 /// Describes the differences between the contents of two packages, one per line.

@@ -23,7 +23,7 @@ const STATE: &str = "/var/lib/ratelimitd";
 pub(crate) struct Options {
     #[command(flatten)]
     place: Place,
-    /// Remove the configuration, also where it was changed, and the state: history, grants, tokens
+    /// Remove the configuration, even if it was changed, and the state: history, grants, tokens
     #[arg(long)]
     purge: bool,
 }

@@ -123,7 +123,9 @@ fn machine_programs() -> Result<(), String> {
         return Err(format!("the kernels are for x86_64, and this is {ARCH}"));
     }
     match programs::ALL.iter().find(|program| program.file().is_none()) {
-        Some(Program { name, .. }) => Err(format!("there is no {name}; `cargo xtask setup` gets it where apt-get is")),
+        Some(Program { name, .. }) => {
+            Err(format!("there is no {name}; `cargo xtask setup` installs it if there is apt-get"))
+        }
         None => Ok(()),
     }
 }

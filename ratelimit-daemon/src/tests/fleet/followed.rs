@@ -19,8 +19,8 @@ async fn a_rule_that_no_other_host_has_and_another_number_of_hosts_are_said() {
     );
     let other = store.host_with(|config| config.policy.rules[0].name = "wed".to_owned()).await;
     says(Some(
-        "no other host has 10/5m connections of rule default: rules are shared that have the same name, unit, window and \
-         buckets on all",
+        "no other host has 10/5m connections of rule default: hosts share a rule only if its name, unit, window and \
+         buckets are the same",
     ))
     .await;
     assert_eq!(with().await, Some(0));
@@ -118,7 +118,7 @@ async fn a_denial_by_another_host_locks_no_administrator_out_and_is_reported() {
         let said = async || {
             let told = other.told(EventKind::Fleet).await;
             told.iter()
-                .any(|told| told.contains(&format!("says of {prefix} is not done here: ")) && told.contains(words))
+                .any(|told| told.contains(&format!("for {prefix} is not carried out here: ")) && told.contains(words))
         };
         eventually("told", SOON, said).await;
         assert!(other.state_of(prefix).await.iter().all(|of| of.0 != Standing::Denied), "{prefix}");

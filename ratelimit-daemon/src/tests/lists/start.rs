@@ -228,7 +228,7 @@ async fn damaged_or_foreign_copies_are_not_used_and_a_full_disk_stops_nothing() 
     assert_eq!(site.denied(), ["198.51.100.0/24", "203.0.113.7/32"], "{said}");
     assert_eq!(said.matches("its copy cannot be written").count(), 2, "{said}");
     let unkept = site.stats().unkept.clone().unwrap();
-    assert!(unkept.starts_with("A RESTART FORGETS the version of a list file that is in force: /"), "{unkept}");
+    assert!(unkept.starts_with("A RESTART FORGETS which version of a list file is in force: /"), "{unkept}");
     // Once there is room, both copies are written.
     std::fs::remove_file(&copies).unwrap();
     (0..40).for_each(|_| drop(site.look()));

@@ -111,7 +111,7 @@ impl Kernel {
         }
         state::check_pin(&self.earlier()?.dir, expected)?;
         let data = open(&path)?;
-        let entries = data.info().with_context(|| format!("look at {}", path.display()))?.max_entries();
+        let entries = data.info().with_context(|| format!("inspect {}", path.display()))?.max_entries();
         batch::visit(data.fd().as_fd(), key_len, VALUE, entries, |key, value| {
             let Some((window, value)) = Window::of(key).zip(value.try_into().ok()) else { return };
             if let Some(&slot) = slots.get(&window.slot) {

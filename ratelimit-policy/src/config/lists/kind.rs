@@ -13,8 +13,8 @@ pub(super) struct Foreign {
 
 /// Number of characters from the start of a file that are examined.
 const LOOKED_AT: usize = 4096;
-const FETCH_AGAIN: &str = "fetch the list again, and look at what the server answers";
-const UNPACK: &str = "unpack it; gzip alone is read as it is";
+const FETCH_AGAIN: &str = "fetch the list again, and check the server's answer";
+const UNPACK: &str = "unpack it; only gzip files are read without unpacking";
 
 /// First bytes of packed and other binary files, with problem and help. Bytes that are not UTF-8 appear as U+FFFD.
 const MAGIC: [(&str, &str, &str); 6] = [

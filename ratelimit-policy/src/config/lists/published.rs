@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::entry::whole;
 
 /// Names of the publishers whose documents are read, for advice to the user.
-pub(super) const KNOWN: &str = "read are a JSON object in each line with the prefix under `cidr` or `ip`, and the \
-     documents of Google, Bing, OpenAI, AWS, Azure, Google Cloud, Oracle, Cloudflare, Fastly and GitHub";
+pub(super) const KNOWN: &str = "supported are one JSON object in each line with the prefix under `cidr` or `ip`, and \
+    the documents of Google, Bing, OpenAI, AWS, Azure, Google Cloud, Oracle, Cloudflare, Fastly and GitHub";
 
 /// Keys of all known documents. Other keys are ignored.
 #[derive(Default, Deserialize)]
@@ -114,7 +114,7 @@ pub(super) fn prefixes(text: &str) -> Option<Result<Vec<IpNet>, Refused>> {
     };
     let texts = document.texts()?;
     if documents.next().is_some() {
-        return Some(Err(Refused("it is a JSON document with more behind its end".to_owned())));
+        return Some(Err(Refused("it is a JSON document with more text after its end".to_owned())));
     }
     Some(
         texts
