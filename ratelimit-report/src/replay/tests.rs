@@ -320,7 +320,7 @@ fn gzip_members_without_content_are_refused_after_a_bounded_number() {
     let line = log(&[(0, "192.0.2.7")]);
     let (empty, began) = (gzip(b"").repeat(300_000), std::time::Instant::now());
     let error = replayed(&empty, &of).unwrap_err().to_string();
-    assert!(error.starts_with("it: its gzip data has more members than content: unpack it by zcat"), "{error}");
+    assert!(error.starts_with("it: its gzip data has more members than content: unpack it with zcat"), "{error}");
     assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
     let behind = replayed(&[gzip(&line), empty].concat(), &of).unwrap();
     assert!(behind.input.judged == 1 && behind.warnings[0].contains("more members than content"), "{behind:?}");
