@@ -298,7 +298,9 @@ mod tests {
     #[test]
     fn a_refusal_names_both_interfaces_the_way_between_them_and_what_to_write() {
         let refused = refuse(&names("eth2 br0"), &host(), as_flags).unwrap_err().to_string();
-        for words in ["eth2 and br0 are one path", "packets of eth2 reach br0 (bridge)", "count twice", "write --iface eth2:"] {
+        for words in
+            ["eth2 and br0 are one path", "packets of eth2 reach br0 (bridge)", "count twice", "write --iface eth2:"]
+        {
             assert!(refused.contains(words), "{refused}");
         }
         let refused = refuse(&names("eth0 bond0"), &host(), as_key).unwrap_err().to_string();

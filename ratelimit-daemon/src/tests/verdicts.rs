@@ -124,7 +124,10 @@ async fn a_prefix_is_checked_with_what_lists_and_commands_say_of_it() {
     let by = whole.decided_by.clone().unwrap();
     assert!(by.starts_with("list bad (") && by.ends_with(" line 1), which denies 192.0.2.0/24"), "{by}");
     let said = ratelimit_view::check_prefix(&whole);
-    assert!(said.starts_with("192.0.2.64/26 is blocked completely.\nThe whole network is decided by list bad ("), "{said}");
+    assert!(
+        said.starts_with("192.0.2.64/26 is blocked completely.\nThe whole network is decided by list bad ("),
+        "{said}"
+    );
     assert_eq!(of(&mut site, "203.0.113.0/24").verdict.label(), "pass");
 }
 

@@ -234,8 +234,7 @@ impl Kernel {
         if self.time.is_lost(known.wall_offset_ns) && !held.is_empty() {
             return Err(DatapathError::Pins {
                 path: pins.dir().display().to_string(),
-                why: "it has links but not the maps that they read; the filter stays in force. Remove it with \
-                    `ratelimitd detach`, then start again"
+                why: "it has links but not their maps; the filter stays in force. Run `ratelimitd detach`, then start again"
                     .into(),
             });
         }

@@ -103,10 +103,7 @@ pub const TOP: &[Key] = &[
         "Serve listen only by TLS, with this certificate and its chain",
     )
     .flag("--tls-cert-file", "PATH")
-    .more(
-        "The server's certificate comes first. A relative path starts at the file that names it. A reload reads the \
-        file again.",
-    )
+    .more("The server's certificate comes first. A relative path starts at the file that names it. A reload reads it.")
     .fixed(),
     key("tls_key_file", Value::Text("path of a PEM file"), "tls_cert_file", "The private key of tls_cert_file")
         .flag("--tls-key-file", "PATH")
@@ -119,10 +116,7 @@ pub const TOP: &[Key] = &[
         "Serve the web page unencrypted even if listen is not a loopback address",
     )
     .switch("--insecure-web", "true", None)
-    .more(
-        "Anyone who can read the traffic can take a session over. TLS, or an SSH tunnel to a loopback address, is \
-        safer.",
-    )
+    .more("Who can read the traffic can take a session over. TLS, or an SSH tunnel to a loopback address, is safer.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix", "BITS"),

@@ -307,10 +307,7 @@ impl RuleSettings {
         let written = self.values.one("block_kill");
         let has_none = self.values.all("block_for").is_empty();
         if let Some(written) = written.filter(|_| has_none) {
-            found.push(
-                source
-                    .wrong(written, without_ban(&written.text, "the rule does not ban, so no ban can end connections")),
-            );
+            found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         }
         found.keep(source.is_set(written, false)).unwrap_or(false)
     }
@@ -344,9 +341,7 @@ impl RuleSettings {
     fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
         let written = self.values.one("block_prefix_after")?;
         if self.values.all("block_for").is_empty() {
-            found.push(
-                source.wrong(written, without_ban(&written.text, "the rule does not ban, so no prefix can be denied")),
-            );
+            found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
             let error = SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
             found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));

@@ -46,7 +46,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
         out.push(if of.attached {
             format!("PACKETS COUNT TWICE: {problem}")
         } else {
-            format!("{} IS NOT ATTACHED: {problem}; ratelimitd keeps retrying", of.name)
+            format!("{} IS NOT ATTACHED: {problem}; the daemon keeps retrying", of.name)
         });
     }
     let generic = snapshot.interfaces.iter().filter(|of| of.xdp_mode == Some(XdpMode::Generic));
