@@ -39,7 +39,7 @@ async fn a_service_protects_the_interfaces_that_are_there_and_says_which_is_miss
     assert_eq!(shown, [("eth0", true), ("eth9", false)]);
     assert_eq!(stats.interfaces[1].problem.as_deref(), Some("no interface eth9; there are eth0, eth1"));
     let said = ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS);
-    let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; ratelimitd keeps retrying";
+    let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; the daemon keeps retrying";
     assert!(said.contains("NOT PROTECTED: eth9 not attached\n") && said.contains(missing), "{said}");
     assert!(running.client.metrics().await.unwrap().contains("ratelimitd_attached{iface=\"eth9\",mode=\"none\"} 0"));
     running.stop().await;

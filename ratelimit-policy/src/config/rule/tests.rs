@@ -303,7 +303,7 @@ fn errors_in_one_of_several_rules_are_reported_with_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nblock_prefix_after = 8",
-            "bad value for `rule.block_prefix_after` of rule b: the rule does not ban, so no prefix can be denied",
+            "bad value for `rule.block_prefix_after` of rule b: the rule does not ban",
             8,
             22,
             "give the length of a ban",
