@@ -99,7 +99,7 @@ fn a_denial_ends_the_connections_of_its_prefix_to_what_is_protected_and_no_other
         "{report:#}"
     );
     assert_eq!(number(&lab.stats(), "/connections/ended"), 4);
-    assert!(lab.ratelimitd(&["stats"]).stdout.contains("4 connections ended"));
+    assert!(lab.ratelimitd(&["stats"]).stdout.contains("closed 4 connections"));
 }
 
 #[test]
