@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-use integration_test::lab::{CLIENTS, Lab, SERVER, binary, is_there, once};
+use integration_test::lab::{CLIENTS, Lab, SERVER, binary, is_there, number, once};
 use integration_test::logged::{CLIENT, Site, load, post, start_by, used};
 use netlab::{Child, certificate, needs_root, serving, without_offloads};
 
@@ -78,7 +78,11 @@ fn works(title: &str, rule: &str, config: &str, command: &[&str], beside: impl F
     let web: Child = serving(&lab.server, run, SocketAddr::new(SERVER[0].parse().unwrap(), 443)).unwrap();
 
     load(&lab, REQUESTS, 2, 50);
-    let charged = once(|| (used(&lab, CLIENT) == u64::from(REQUESTS)).then_some(()));
+    // A server may refuse the streams that h2load opens before it has read how many there may be. They are in no log.
+    let charged = once(|| {
+        let lines = number(&lab.stats(), "/access_logs/0/lines/reconciled");
+        (lines >= u64::from(REQUESTS) * 4 / 5 && used(&lab, CLIENT) == lines).then_some(())
+    });
     assert!(charged.is_some(), "{title}: {} of {REQUESTS}: {:#}", used(&lab, CLIENT), lab.stats()["access_logs"]);
     let added = lab.stats()["access_logs"][0]["requests_added"]["default"].as_u64().unwrap();
     // How many requests share a record, and so are counted as one, varies from run to run.
