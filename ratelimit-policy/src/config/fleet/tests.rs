@@ -68,7 +68,7 @@ fn invalid_settings_are_refused_with_a_hint_at_valid_ones() {
     let at = |url: &str, more: &str| format!("url = \"{url}\"\nsecret_file = \"s\"\n{more}");
     let good = "redis://192.0.2.1";
     for (lines, words) in [
-        (String::new(), "`fleet.url` is missing, or empty (say where"),
+        (String::new(), "`fleet.url` is missing, or empty (name the store"),
         ("url = []".into(), "`fleet.url` is missing"),
         (at("192.0.2.1:6379", ""), "is not an address of a store (write redis://HOST:PORT"),
         (at("http://192.0.2.1", ""), "`http://` is not a store's (write redis://"),
