@@ -121,7 +121,7 @@ impl ClientError {
     }
 }
 
-/// Returns what becomes of an unanswered command. A command whose client has gone is not begun any more.
+/// Returns advice about an unanswered command. The daemon does not begin a command after its client has gone.
 const fn unfinished(wanted: Wanted) -> &'static str {
     match wanted {
         Wanted::Read => "",

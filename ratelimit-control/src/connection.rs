@@ -118,7 +118,7 @@ where
     }
 }
 
-/// Returns the refusal of a request whose body is incomplete or too long.
+/// Returns the refusal of a request with an incomplete or too long body.
 fn unread(error: &axum::Error, bytes_max: usize) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
     if is_too_long { too_long(bytes_max) } else { refusal(StatusCode::BAD_REQUEST, "its body is incomplete") }

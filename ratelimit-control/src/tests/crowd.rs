@@ -215,7 +215,7 @@ async fn a_daemon_that_closes_the_connection_and_goes_on_is_not_said_to_be_gone(
 
 const EVENTS: &[u8] = b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Returns a daemon whose memory of events is full.
+/// Returns a daemon with a full memory of events.
 fn with_events() -> Handle {
     let handle = stub();
     for second in 0..5_000 {

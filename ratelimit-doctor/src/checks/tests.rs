@@ -197,7 +197,7 @@ fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
 
 type Row = (&'static str, State, &'static str, fn(&mut Facts));
 
-/// Each change leads to one finding of this id and state, whose text contains these words.
+/// Each change leads to one finding with this id, state and words.
 #[test]
 fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
     use State::{Problem, Unknown, Warning};
