@@ -1,7 +1,7 @@
 //! Output of `ratelimitd suggest`.
 
 use super::replay::{PREFIXES_NAMED_MAX, input};
-use super::{counted, duration, limit, number, table};
+use super::{counted, duration, folded, limit, number, table};
 use ratelimit_policy::config::amount;
 use ratelimit_report::replay::Suggested;
 use ratelimit_report::snapshot::{
@@ -9,17 +9,25 @@ use ratelimit_report::snapshot::{
     RuleSuggestion, SuggestReport, Unit,
 };
 
-/// Formats suggestions for every limit, for people.
-pub fn suggest(report: &SuggestReport) -> String {
-    report.rules.iter().map(rule).collect::<Vec<_>>().join("\n")
+/// Formats suggestions for every limit, for people. Sentences are wrapped at `width` columns.
+pub fn suggest(report: &SuggestReport, width: usize) -> String {
+    sentences(&report.rules.iter().map(rule).collect::<Vec<_>>().join("\n"), width)
 }
 
-/// Formats suggestions from past traffic. Its warnings are reported elsewhere.
-pub fn suggest_from(of: &Suggested) -> String {
+/// Wraps the sentences of a text. Tables, and lines to be copied, stay as they are.
+fn sentences(text: &str, width: usize) -> String {
+    let is_sentence = |line: &str| ["Note: ", "Why: "].iter().any(|start| line.trim_start().starts_with(start));
+    let line = |line| if is_sentence(line) { folded(line, width) } else { format!("{line}\n") };
+    text.lines().map(line).collect()
+}
+
+/// Formats suggestions from past traffic. Its warnings are reported elsewhere. Sentences are wrapped at `width`
+/// columns.
+pub fn suggest_from(of: &Suggested, width: usize) -> String {
     let sources = of.report.rules.iter().flat_map(|rule| &rule.limits);
     let sources = sources.filter_map(|limit| Some(limit.observed.as_ref()?.sources)).max().unwrap_or(0);
     let rules: String = of.report.rules.iter().map(limits).collect();
-    input(&of.input, "observed", "", sources) + &rules
+    sentences(&(input(&of.input, "observed", "", sources) + &rules), width)
 }
 
 fn rule(rule: &RuleSuggestion) -> String {

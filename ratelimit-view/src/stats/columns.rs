@@ -3,25 +3,25 @@
 use crate::cut;
 
 /// One column of a table.
-pub(super) struct Column {
-    pub(super) head: &'static str,
-    pub(super) side: Side,
-    pub(super) cells: Vec<String>,
+pub(crate) struct Column {
+    pub(crate) head: &'static str,
+    pub(crate) side: Side,
+    pub(crate) cells: Vec<String>,
 }
 
 /// Alignment of a cell's text.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Left,
     Right,
 }
 
 impl Column {
-    pub(super) fn left<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+    pub(crate) fn left<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
         Self { head, side: Side::Left, cells: rows.iter().map(cell).collect() }
     }
 
-    pub(super) fn right<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+    pub(crate) fn right<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
         Self { head, side: Side::Right, cells: rows.iter().map(cell).collect() }
     }
 
@@ -31,7 +31,7 @@ impl Column {
 }
 
 /// Returns the first of several forms of a table that fits, widest first. If none fits, cuts the last form.
-pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
+pub(crate) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for form in forms {
         lines = table(&form());
@@ -40,6 +40,22 @@ pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<S
         }
     }
     lines.iter().map(|line| cut(line, width)).collect()
+}
+
+/// Minimum width of a last column that is wrapped.
+const LAST_LEAST: usize = 20;
+
+/// Formats a table whose last column is wrapped below itself at `width` columns, so that nothing is cut. Returns none
+/// if the other columns leave too little room.
+pub(crate) fn wrapping(columns: &[Column], width: usize) -> Option<Vec<String>> {
+    let (last, others) = columns.split_last()?;
+    // One space before the first column, and two before each other one.
+    let at = others.iter().map(|column| column.width() + 2).sum::<usize>() + 1;
+    let last_width = last.width();
+    if at.saturating_add(LAST_LEAST.min(last_width)) > width {
+        return None;
+    }
+    Some(table(columns).iter().flat_map(|line| wrap_at(line, width, at)).collect())
 }
 
 /// Formats the head and the rows of a table.
@@ -84,6 +100,6 @@ pub fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
     lines
 }
 
-pub(super) fn characters(text: &str) -> usize {
+pub(crate) fn characters(text: &str) -> usize {
     text.chars().count()
 }
