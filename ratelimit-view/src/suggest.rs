@@ -3,10 +3,11 @@
 use super::replay::{PREFIXES_NAMED_MAX, input};
 use super::{counted, duration, folded, limit, number, table};
 use ratelimit_policy::config::amount;
+use ratelimit_report::busy::{BusyPrefix, GroupProposal, GroupReason};
 use ratelimit_report::replay::Suggested;
 use ratelimit_report::snapshot::{
-    BusiestWindow, Candidate, Gap, LimitSuggestion, ListOver, Mode, Observation, PrefixOver, Proposal, ProposalReason,
-    RuleSuggestion, SuggestReport, Unit,
+    BusiestWindow, Candidate, Gap, Limit, LimitSuggestion, ListOver, Mode, Observation, PrefixOver, Proposal,
+    ProposalReason, RuleSuggestion, SuggestReport, Unit,
 };
 
 /// Formats suggestions for every limit, for people. Sentences are wrapped at `width` columns.
@@ -76,6 +77,12 @@ fn of_limit(of: &LimitSuggestion) -> String {
         out += &proposal_words(proposal, of);
     }
     out += &origins(of);
+    out += &busiest(&of.busiest_prefixes, of.group_proposal.as_ref(), &of.limit, indented);
+    if !of.busiest_lists.is_empty() {
+        let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
+        out += "\nLists of the sources seen:\n";
+        out += &indented(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.busiest_lists.iter().map(row)));
+    }
     if !of.notes.is_empty() {
         out += "\n";
     }
@@ -96,6 +103,41 @@ fn origins(of: &LimitSuggestion) -> String {
         let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
         out += "\nLists with sources over it:\n";
         out += &indented(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.lists.iter().map(row)));
+    }
+    out
+}
+
+/// Formats the prefixes with the largest demand, whether or not a source in them is over a limit, and the limit
+/// proposed for them. `set` indents the table.
+pub(super) fn busiest(
+    prefixes: &[BusyPrefix],
+    proposal: Option<&GroupProposal>,
+    limit: &Limit,
+    set: fn(&str) -> String,
+) -> String {
+    if prefixes.is_empty() {
+        return String::new();
+    }
+    let (unit, window) = (limit.unit, duration(limit.window_seconds));
+    let row = |of: &BusyPrefix| {
+        [of.prefix.clone(), number(of.sources), quantity(of.busiest_window, unit), quantity(of.wanted, unit)]
+    };
+    let rows = prefixes.iter().take(PREFIXES_NAMED_MAX).map(row);
+    let mut out = format!("\nBusiest prefixes, all of their sources together, in {}:\n", unit.label());
+    let busiest = format!("BUSIEST {window}");
+    out += &set(&table(["PREFIX", "SOURCES", &busiest, "IN ALL"], &[1, 2, 3], rows));
+    if let Some(of) = proposal {
+        let over = match of.prefixes_over {
+            0 => format!("none of the {} prefixes wanted more", number(of.prefixes)),
+            over => format!("{} of the {} prefixes wanted more", number(over), number(of.prefixes)),
+        };
+        let why = match of.reason {
+            GroupReason::Gap => "it lies between the ordinary prefixes and those that stand apart",
+            GroupReason::TwiceP999 => "no prefix stands apart, so it is twice what 99.9% of them stay within",
+            GroupReason::TwiceMax => "no prefix stands apart, so it is twice what the busiest wanted",
+            GroupReason::Source => "ordinary prefixes want less than one source may, so it is the limit of one source",
+        };
+        out += &format!("\nProposal for prefixes: {}; {over}\n  Why: {why}\n", of.limit);
     }
     out
 }
