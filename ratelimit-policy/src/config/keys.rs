@@ -437,6 +437,8 @@ pub const HISTORY: &[Key] = &[
 
 mod fleet;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod tests;
 
 pub use fleet::FLEET;
