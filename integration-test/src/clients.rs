@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_sends_the_same() {
+    fn equal_seeds_send_equal_segments() {
         let name = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([192, 0, 2, 1]), 40_000, 80);
         let run = || {
             let (mut clients, mut random) = (Clients::default(), Random(5));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_again_so_often_and_no_more_and_the_steadiest_is_kept_however_dear() {
+    fn remeasurement_stops_at_its_bound_and_keeps_the_steadiest_result() {
         let of = |most: f64, above: f64| (vec![100.0, 100.0, most], above);
         let (all, asked) = run(vec![of(160.0, 1.0)], 2, vec![of(140.0, 90.0), of(150.0, 2.0)]);
         assert_eq!(asked.len(), 2);

@@ -295,7 +295,7 @@ fn reset_of(frame: &[u8]) -> Option<u32> {
 }
 
 #[test]
-fn only_what_the_client_itself_sends_ends_its_connection_and_no_repetition_is_admitted_after_it() {
+fn only_the_client_ends_its_connection_and_no_retransmission_is_admitted() {
     needs_root!();
     const TENTH_NS: u64 = 100_000_000;
     // The window has five minutes, and the request that fills it arrives in the first bucket.

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 #[test]
-fn requests_of_many_streams_are_counted_as_the_server_logs_over_restart_and_rotation() {
+fn counted_requests_match_the_server_log_over_restart_and_rotation() {
     needs_root!();
     let site = Site::new();
     let daemon = site.limit("1000000/1h");
@@ -65,7 +65,7 @@ fn most_within(samples: &[(Duration, u64)], window: Duration, from: Duration) ->
 }
 
 #[test]
-fn a_client_that_multiplexes_gets_its_limit_and_what_was_in_flight_once_and_then_its_limit() {
+fn a_multiplexing_client_exceeds_its_limit_once_by_requests_in_flight() {
     needs_root!();
     const LIMIT: u64 = 100;
     const IN_FLIGHT: u64 = 20 * 100;
@@ -205,7 +205,7 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
 }
 
 #[test]
-fn turns_of_a_source_that_lines_have_taken_beyond_its_limit_are_charged_as_all_of_it() {
+fn turns_of_a_source_over_its_limit_by_log_lines_cost_the_whole_limit() {
     needs_root!();
     let site = Site::new();
     let _daemon = site.limit("50/10s");
@@ -257,7 +257,8 @@ fn each_limit_is_charged_for_lines_no_older_than_its_window() {
         let of_window = used().into_iter().filter(|of| (of.0, of.1) == (Some(window), has_condition));
         of_window.filter_map(|of| of.2).max().unwrap_or(0)
     };
-    assert!(once(|| (used_of(3600.0, true) == 65).then_some(())).is_some(), "{:?}", used());
-    assert_eq!((used_of(3600.0, false), used_of(600.0, true)), (75, 25), "{:?}", used());
+    // The server may write its own last lines after these.
+    let all_used = || (used_of(3600.0, true), used_of(3600.0, false), used_of(600.0, true));
+    assert!(once(|| (all_used() == (65, 75, 25)).then_some(())).is_some(), "{:?}", used());
     assert!(used_of(10.0, false) <= 15, "{:?}", used());
 }

@@ -33,7 +33,7 @@ fn at_tcx(lab: &Lab, interface: &str) -> String {
 }
 
 #[test]
-fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves_that_alone() {
+fn tcx_limits_through_kill_and_restart_beside_a_foreign_xdp_program() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -42,7 +42,7 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
     let daemon = lab.limit(&KEPT);
     let said = daemon.child.stderr();
     assert!(said.contains("attached to s0 by TCX") && said.contains("350 ns"), "{said}");
-    assert!(said.contains("XDP of s0 is taken by"), "{said}");
+    assert!(said.contains("s0 already has an XDP program"), "{said}");
     lab.assert_admitted(CLIENTS[0], 80, 3);
     lab.open(CLIENTS[1], 80);
     let stats = lab.stats();
@@ -72,13 +72,13 @@ fn beside_a_foreign_program_it_limits_by_tcx_through_kill_and_restart_and_leaves
     assert_refused(&other_hook, 69, &["`--hook tcx` takes it over", "`ratelimitd detach s0`"]);
     assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
     lab.open(CLIENTS[2], 80);
-    assert_eq!(at_tcx(&lab, "s0"), "no TCX program on its way in");
+    assert_eq!(at_tcx(&lab, "s0"), "no TCX program for incoming packets");
     assert!(!lab.pins().exists());
     assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown, "the foreign program is where it was");
 }
 
 #[test]
-fn asked_for_xdp_alone_it_refuses_a_taken_interface_and_names_who_has_it_and_what_to_do() {
+fn hook_xdp_on_a_taken_interface_is_refused_with_its_owner_and_a_remedy() {
     needs_root!();
     let lab = Lab::new();
     lab.attach_foreign("s0");
@@ -88,7 +88,7 @@ fn asked_for_xdp_alone_it_refuses_a_taken_interface_and_names_who_has_it_and_wha
         75,
         &["s0 already has an XDP program: ", "id ", "native", "`--hook auto` attaches beside it"],
     );
-    assert_eq!(at_tcx(&lab, "s0"), "no TCX program on its way in");
+    assert_eq!(at_tcx(&lab, "s0"), "no TCX program for incoming packets");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn both_hooks_hold_one_count_and_what_ends_leaves_nothing() {
         let stats = lab.stats_once(|stats| number(stats, "/interfaces/1/packets/dropped") > 0);
         assert_eq!(number(&stats, "/interfaces/1/packets/dropped"), 1, "{stats:#}");
         assert_eq!(lab.ratelimitd(&["detach", "s1"]).code(), 0);
-        assert_eq!(at_tcx(&lab, "s1"), "no TCX program on its way in");
+        assert_eq!(at_tcx(&lab, "s1"), "no TCX program for incoming packets");
         lab.assert_blocked(CLIENTS[0], 80);
         assert_eq!(daemon.end(Signal::SIGTERM), 0);
         if on_exit == "keep" {

@@ -76,7 +76,7 @@ impl Site {
             ("rules", "Limit: 3 connections in 5m"),
             ("access", "What is allowed, denied and banned"),
             ("events", CLIENTS[0]),
-            ("events/203.0.113.9", "No event is one of these yet"),
+            ("events/203.0.113.9", "No event matches yet"),
         ];
         for (page, says) in pages {
             browser.run(&format!("location.hash = '#/{page}'"));
@@ -94,7 +94,7 @@ impl Site {
 }
 
 #[test]
-fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_passes_again() {
+fn the_login_link_works_once_and_a_click_unblocks_a_refused_source() {
     needs_root!(no_browser());
     let site = Site::new();
     let lab = &site.lab;
@@ -113,7 +113,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says("over_limit");
     browser.says("10.9.0.2");
     // The history is written once a second, and the page queries it again.
-    once(|| lab.ratelimitd(&["history", client]).stdout.contains("goes on").then_some(())).unwrap();
+    once(|| lab.ratelimitd(&["history", client]).stdout.contains("ongoing").then_some(())).unwrap();
     browser.says("3/5m connections");
     lab.assert_blocked(client, 80);
     browser.click("#unblock");
@@ -268,7 +268,7 @@ fn dropped_by(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_all_who_tell_of_it() {
+fn page_top_and_events_report_limiting_ban_and_release_in_the_same_words() {
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();
@@ -371,7 +371,7 @@ fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_by_
 }
 
 #[test]
-fn by_tls_the_browser_keeps_the_cookie_for_this_host_alone_and_a_source_is_unblocked() {
+fn the_browser_keeps_a_host_only_cookie_over_tls_and_unblocks_a_source() {
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();

@@ -45,8 +45,8 @@ fn a_list_that_holds_whom_the_host_needs_is_named() {
     );
     let of = warnings(&lab, &top);
     for part in [
-        format!("drop.txt): {} is an address of this host: it is passed over", SERVER[0]),
-        format!("drop.txt): fd09::/64 holds {}, an address of this host: it is passed over", SERVER[1]),
+        format!("drop.txt): {} is an address of this host: it is ignored", SERVER[0]),
+        format!("drop.txt): fd09::/64 holds {}, an address of this host: it is ignored", SERVER[1]),
         format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[0]),
         format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[2]),
         format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] allows it", CLIENTS[1]),

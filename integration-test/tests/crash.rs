@@ -270,9 +270,9 @@ const FLEET_RULES: &str = "[[rule]]\nname = \"minute\"\nports = \"80/tcp\"\nlimi
 /// A denial by another host's users takes effect here completely or not at all, even if a host is killed meanwhile.
 /// Other clients of the host are always answered, and the denied one never is.
 #[test]
-fn a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do() {
+fn a_host_killed_during_fleet_exchange_restarts_and_follows_the_others() {
     needs_root!(store::obstacle());
-    if skips("a_host_of_a_fleet_killed_as_it_joins_speaks_or_hears_starts_again_and_does_what_the_others_do") {
+    if skips("a_host_killed_during_fleet_exchange_restarts_and_follows_the_others") {
         return;
     }
     let began = Instant::now();

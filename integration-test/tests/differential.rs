@@ -372,7 +372,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
 }
 
 #[test]
-fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
+fn a_random_segment_begins_as_many_requests_as_the_oracle_says() {
     let seed = seed();
     println!("RATELIMITD_SEED={seed}");
     let (mut random, mut clients) = (Random(seed), Clients::default());
@@ -407,13 +407,13 @@ fn the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client
 }
 
 #[test]
-fn the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client() {
+fn the_program_and_fake_agree_with_the_oracle_for_other_client_prefixes() {
     needs_root!();
     run(random_policy, (24, 128), seed());
 }
 
 #[test]
-fn what_the_drop_cache_drops_a_window_without_it_refuses_too() {
+fn drop_cache_drops_are_refused_by_windows_without_the_cache_too() {
     needs_root!();
     let cached = run(random_policy_to_cache_drops, (32, 64), seed());
     assert!(cached > STEPS / 50, "the drop cache dropped hardly anything: {cached}");

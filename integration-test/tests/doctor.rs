@@ -57,7 +57,7 @@ fn on_a_veth_all_that_is_tried_is_there_and_nothing_is_attached_or_left() {
 }
 
 #[test]
-fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
+fn problems_are_reported_with_their_remedy_and_the_exit_code() {
     needs_root!();
     let lab = Lab::new();
     lab.connect_second_ends();
@@ -109,7 +109,7 @@ fn what_is_wrong_is_found_with_what_mends_it_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn an_interface_whose_name_is_no_text_hides_no_other_and_the_compiler_is_known_in_any_namespace() {
+fn a_non_utf8_interface_hides_no_other_and_jit_is_known_in_any_namespace() {
     needs_root!();
     let lab = Lab::new();
     let mut command = lab.command("sh");
@@ -235,7 +235,7 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
     assert!(text_of("README.txt").contains("Masked: IPv4"));
     let again = report("one.tar.gz", &[]).0;
     assert_eq!(again.code(), 2, "{}", again.stderr);
-    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     let (whole, path) = report("whole.tar.gz", &["--with-addresses"]);
     assert_eq!(whole.code(), 0);
     let texts = unpacked(&lab, &path);
@@ -270,7 +270,7 @@ fn a_report_has_no_address_and_no_secret_with_a_daemon_without_one_and_without_r
 }
 
 #[test]
-fn what_possible_processors_take_is_what_the_kernel_gives_them() {
+fn memory_reported_for_possible_processors_matches_the_kernels() {
     needs_root!();
     let lab = Lab::quiet();
     let daemon = lab.limit(&["--limit", "3/1h", "--count", "packets"]);

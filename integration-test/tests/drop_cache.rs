@@ -196,7 +196,7 @@ fn unverified_segments_are_cached_too() {
 }
 
 #[test]
-fn what_an_entry_dropped_is_not_lost_when_another_source_has_its_place() {
+fn drops_of_an_entry_are_kept_when_another_source_takes_its_place() {
     /// Number of sources with six entries each: more than the cache holds, and fewer than the maps of windows hold.
     const SOURCES: u16 = 300;
     needs_root!();

@@ -58,7 +58,7 @@ fn not_cached(program: &mut Program) -> u64 {
 }
 
 #[test]
-fn a_source_over_the_limit_is_not_forgiven_for_forged_sources_that_are_over_it_later() {
+fn a_source_over_its_limit_stays_refused_despite_later_forged_sources() {
     needs_root!();
     let mut program = program(&packets());
     let mine = datagram(ATTACKER, 80);
@@ -76,7 +76,7 @@ fn a_source_over_the_limit_is_not_forgiven_for_forged_sources_that_are_over_it_l
 }
 
 #[test]
-fn where_the_drop_cache_is_full_windows_refuse_and_that_is_counted() {
+fn windows_refuse_when_the_drop_cache_is_full_and_that_is_counted() {
     needs_root!();
     let mut program = program(&packets());
     assert_eq!(not_cached(&mut program), 0);
@@ -99,7 +99,7 @@ fn where_the_drop_cache_is_full_windows_refuse_and_that_is_counted() {
 }
 
 #[test]
-fn what_an_established_connection_sent_over_the_limit_is_cached_where_forged_sources_fill_the_cache() {
+fn established_connections_are_cached_when_forged_sources_fill_the_cache() {
     needs_root!();
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();

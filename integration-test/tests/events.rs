@@ -74,7 +74,7 @@ fn the_first_refusal_of_a_source_in_a_bucket_is_one_event_and_the_second_none() 
 }
 
 #[test]
-fn what_the_drop_cache_drops_is_no_event_until_the_window_is_asked_again() {
+fn drop_cache_drops_send_no_event_until_the_window_is_asked_again() {
     needs_root!();
     let mut program = Program::new(&policy(&[connections(1)]));
     assert_eq!(program.passed(&syn_of(7), 10), 1);
@@ -155,7 +155,7 @@ fn a_ban_is_told_with_its_step_and_its_end_also_where_an_application_orders_it()
 }
 
 #[test]
-fn of_a_flood_over_the_budget_each_is_sent_or_counted_as_lost_on_every_cpu() {
+fn every_refusal_of_a_flood_is_sent_or_counted_as_lost_on_each_cpu() {
     needs_root!();
     const EACH: u32 = 2000;
     let mut program = Program::new(&policy(&[connections(1)]));
@@ -179,7 +179,7 @@ fn of_a_flood_over_the_budget_each_is_sent_or_counted_as_lost_on_every_cpu() {
 }
 
 #[test]
-fn where_nobody_reads_the_ring_fills_and_the_rest_is_counted_as_lost() {
+fn events_fill_the_unread_ring_and_further_ones_are_counted_as_lost() {
     needs_root!();
     on_one_cpu();
     let mut program = Program::new(&policy(&[connections(1)]));
@@ -229,7 +229,7 @@ fn kept(root: &std::path::Path) -> Kernel {
 }
 
 #[test]
-fn what_begins_between_two_daemons_is_told_to_the_second() {
+fn events_between_two_daemons_are_reported_to_the_second_daemon() {
     needs_root!();
     let bpffs = Bpffs::mount().unwrap();
     let root = bpffs.path().join("ratelimitd");
@@ -258,7 +258,7 @@ fn what_begins_between_two_daemons_is_told_to_the_second() {
 }
 
 #[test]
-fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost() {
+fn each_of_a_million_newly_refused_sources_is_sent_or_counted_as_lost() {
     needs_root!();
     const SOURCES: u32 = 1_000_000;
     on_one_cpu();
@@ -354,7 +354,7 @@ fn at_least(ratios: &[f64]) -> f64 {
 }
 
 #[test]
-fn events_cost_less_than_a_twentieth_of_the_packets_of_sources_that_begin_to_be_refused() {
+fn events_add_less_than_a_twentieth_to_the_cost_of_new_refusals() {
     needs_root!();
     const EACH: u32 = 2;
     on_one_cpu();

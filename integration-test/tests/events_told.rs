@@ -45,7 +45,7 @@ fn get(lab: &Lab, path: &str) -> Value {
 }
 
 #[test]
-fn a_client_that_is_limited_banned_and_released_is_told_of_in_the_same_words_everywhere() {
+fn limiting_ban_and_release_are_reported_in_the_same_words_everywhere() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

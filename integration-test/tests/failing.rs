@@ -166,7 +166,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn whatever_map_operation_fails_is_counted_and_packets_pass_or_are_limited_all_the_same() {
+fn every_map_failure_is_counted_and_packets_pass_or_are_limited_anyway() {
     needs_root!();
     for Case { map, entries, policy, frames, passes, fault, faults_min } in cases() {
         let mut pinned = Pinned::new(&policy, Room::default());
@@ -275,7 +275,7 @@ fn sharing_a_place(sources: std::ops::RangeFrom<u32>, seed: HashKey, sets: u32) 
 }
 
 #[test]
-fn sources_chosen_by_the_seed_to_share_a_place_are_limited_exactly_and_cost_time_alone() {
+fn sources_colliding_under_the_seed_are_limited_exactly_at_a_cost_in_time() {
     needs_root!();
     const LIMIT: u64 = 5;
     const CHOSEN: usize = 200;
@@ -311,7 +311,7 @@ fn sources_chosen_by_the_seed_to_share_a_place_are_limited_exactly_and_cost_time
 }
 
 #[test]
-fn what_only_the_daemon_writes_the_program_cannot() {
+fn maps_written_only_by_the_daemon_are_read_only_for_the_program() {
     needs_root!();
     /// `BPF_F_RDONLY_PROG`, include/uapi/linux/bpf.h.
     const RDONLY_PROG: u32 = 1 << 7;

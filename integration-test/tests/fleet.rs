@@ -40,7 +40,7 @@ fn told(client: &str, minutes_ago: u64, units: u64) -> Told {
 }
 
 #[test]
-fn what_others_admitted_counts_and_expires_with_its_bucket() {
+fn admissions_of_other_hosts_count_and_expire_with_their_bucket() {
     needs_root!();
     for (source, client) in [("198.51.100.7", "198.51.100.7/32"), ("2001:db8:0:7::9", "2001:db8:0:7::/64")] {
         let mut program = Program::new(&shared(10, 2));
@@ -78,7 +78,7 @@ fn each_step_is_told_once_and_what_sends_little_is_not() {
 }
 
 #[test]
-fn what_was_told_counts_for_no_more_in_a_larger_unit_and_for_less_in_a_smaller() {
+fn reported_admissions_never_count_for_more_after_a_change_of_unit() {
     needs_root!();
     let mut program = Program::new(&shared(1000, 2));
     let client = "198.51.100.7/32";
@@ -144,7 +144,7 @@ impl Connections {
 }
 
 #[test]
-fn of_completed_connections_the_evidence_is_told_and_what_others_have_refuses_attempts_without_a_ban() {
+fn remote_completed_connections_refuse_attempts_but_cause_no_ban() {
     needs_root!();
     const CLIENT: &str = "127.0.0.1/32";
     let connections = Connections::open(12);

@@ -73,8 +73,7 @@ fn forged(fleet: &Fleet) -> Generator {
 }
 
 #[test]
-fn one_source_over_four_hosts_is_admitted_its_limit_and_no_more_than_the_printed_bound_and_a_flood_tells_the_store_nothing()
- {
+fn one_source_over_four_hosts_stays_within_the_printed_fleet_bound() {
     needs_root!(store::obstacle());
     const GOOD_PER_SECOND: u32 = 7;
     const GREEDY_PER_SECOND: u32 = 400;
@@ -143,7 +142,7 @@ fn one_source_over_four_hosts_is_admitted_its_limit_and_no_more_than_the_printed
 }
 
 #[test]
-fn over_tls_with_the_printed_acl_line_alone_hosts_sum_and_do_what_one_of_them_is_told() {
+fn hosts_sum_and_follow_commands_over_tls_with_only_the_printed_acl_line() {
     needs_root!(store::obstacle());
     const RULES: &str = "[[rule]]\nname = \"web\"\nports = \"80/tcp\"\nlimits = [\"200/20s requests\"]\n\
                          [[rule]]\nname = \"login\"\nports = \"81/tcp\"\nlimits = [\"20/1m requests\"]\nblock_for = \"1h\"";

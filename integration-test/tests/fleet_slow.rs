@@ -42,7 +42,7 @@ fn report(fleet: &Fleet, host: usize) -> Value {
 }
 
 #[test]
-fn what_is_admitted_behind_a_slow_store_is_within_the_bound_that_is_printed_then() {
+fn admissions_behind_a_slow_store_stay_within_the_bound_printed_then() {
     needs_root!(store::obstacle());
     let (fleet, proxy) = behind_a_proxy();
     let mut next = 10;

@@ -143,27 +143,27 @@ impl Troubled {
 }
 
 #[test]
-fn a_store_that_is_flushed_cut_off_hung_or_killed_makes_nobody_lose_anything_and_is_filled_again() {
+fn a_store_flushed_cut_off_hung_or_killed_harms_no_client_and_is_refilled() {
     needs_root!(store::obstacle());
     one_server(SHORT);
 }
 
 #[test]
-fn a_cluster_whose_slots_move_and_whose_masters_fail_makes_nobody_lose_anything_and_is_whole_again() {
+fn a_cluster_that_moves_slots_or_loses_masters_harms_no_client_and_heals() {
     needs_root!(store::obstacle());
     cluster(SHORT);
 }
 
 #[test]
 #[ignore = "opt-in: cargo xtask test --tier fleet"]
-fn in_every_state_of_one_server_a_real_minute_admits_the_limit_and_no_more_than_the_bound_of_that_state() {
+fn every_state_of_a_single_store_admits_within_its_bound_over_a_minute() {
     needs_root!(store::obstacle());
     one_server(MINUTE);
 }
 
 #[test]
 #[ignore = "opt-in: cargo xtask test --tier fleet"]
-fn in_every_state_of_a_cluster_a_real_minute_admits_the_limit_and_no_more_than_the_bound_of_that_state() {
+fn every_state_of_a_cluster_admits_within_its_bound_over_a_minute() {
     needs_root!(store::obstacle());
     cluster(MINUTE);
 }

@@ -194,7 +194,7 @@ fn is_likely(hits: usize, all: usize, chance: f64) -> bool {
 }
 
 #[test]
-fn a_source_over_its_limit_is_caught_under_overload_within_the_stated_number_of_packets() {
+fn a_source_over_its_limit_is_caught_under_overload_within_stated_packets() {
     const LIMIT: u64 = 10;
     const BUDGET: u32 = 2000;
     const SOURCES: usize = 600;
@@ -342,7 +342,7 @@ fn a_changed_budget_of_new_sources_is_not_held_to_what_another_admitted() {
 }
 
 #[test]
-fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
+fn sources_counted_only_by_a_shadow_limit_use_the_insertion_budget() {
     const BUDGET: u32 = 64;
     needs_root!();
     on_one_cpu();
@@ -491,7 +491,7 @@ fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
 }
 
 #[test]
-fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_flood_at_full_speed() {
+fn a_real_client_loses_no_request_during_a_flood_of_16_777_216_sources() {
     const BITS: u8 = 24;
     const FORGED_LEAST: u64 = (1 << BITS) * 9 / 10;
     const LIMIT: usize = 20;

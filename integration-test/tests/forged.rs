@@ -54,7 +54,7 @@ fn banned(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn a_forged_syn_and_request_from_every_port_never_ban_and_take_no_request_from_their_owner() {
+fn forged_requests_from_every_port_neither_ban_nor_limit_their_owner() {
     const LIMIT: u64 = 40;
     const OWN: u64 = 32;
     needs_root!();

@@ -112,7 +112,7 @@ fn a_group_admits_no_more_of_new_sources_while_forged_ones_flood() {
 }
 
 #[test]
-fn what_a_source_is_refused_by_itself_its_group_is_not_charged_and_the_other_way_round() {
+fn a_sources_own_refusals_are_not_charged_to_its_group_nor_vice_versa() {
     needs_root!();
     let of = grouped(3, 5);
     let [own, group] = [of.rules[0].limits[0], of.rules[0].limits[1]];
@@ -207,7 +207,7 @@ fn a_source_and_its_group_are_reset_apart() {
 }
 
 #[test]
-fn of_one_address_the_windows_of_its_groups_are_read_too() {
+fn windows_of_an_address_include_those_of_its_groups() {
     needs_root!();
     let mut program = Program::new(&grouped(3, 5));
     for host in 0..4 {

@@ -114,7 +114,7 @@ fn a_full_disk_is_said_limits_go_on_and_what_waited_is_written_once_there_is_roo
         let output = lab.ratelimitd(&["deny", &format!("203.0.113.{number}"), "--reason", &long]);
         assert_eq!(output.code(), 0, "{}", output.stderr);
     }
-    said(&lab, &daemon, "failing", "the disk is full; it goes on by itself once there is room");
+    said(&lab, &daemon, "failing", "the disk is full; it resumes by itself once there is room");
     limits_go_on(&lab, &daemon, CLIENTS[0]);
     let erased = lab.ratelimitd(&["forget", "192.0.2.1"]);
     assert!(erased.code() != 0 && erased.stderr.contains("the disk is full"), "{}", erased.stderr);
@@ -132,7 +132,7 @@ fn a_directory_that_cannot_be_written_is_said_and_used_once_it_can() {
     let _web = lab.web();
     disk.make_read_only();
     let daemon = lab.limit(&RULE);
-    said(&lab, &daemon, "failing", "it goes on by itself once the directory can be written");
+    said(&lab, &daemon, "failing", "it resumes by itself once the directory can be written");
     limits_go_on(&lab, &daemon, CLIENTS[0]);
     disk.make_writable(&daemon);
     deny(&lab, "192.0.2.1");
@@ -152,7 +152,7 @@ fn corrupt(path: &Path, rng: &mut TestRng) {
 }
 
 #[test]
-fn corrupt_bytes_at_random_places_are_said_the_file_is_set_aside_and_a_new_one_begun() {
+fn a_corrupt_history_is_reported_set_aside_and_begun_anew() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -167,7 +167,7 @@ fn corrupt_bytes_at_random_places_are_said_the_file_is_set_aside_and_a_new_one_b
         assert_eq!(daemon.end(nix::sys::signal::Signal::SIGTERM), 0);
         corrupt(&database(&lab), &mut rng);
         let daemon = lab.limit(&RULE);
-        said(&lab, &daemon, "ok", "and a new one is begun");
+        said(&lab, &daemon, "ok", "and a new one is created");
         limits_go_on(&lab, &daemon, client);
         deny(&lab, "203.0.113.1");
         written(&lab, "203.0.113.1");

@@ -56,7 +56,7 @@ fn bridge(lab: &Lab) {
 }
 
 #[test]
-fn a_port_together_with_its_bridge_is_refused_and_each_alone_admits_exactly_the_limit() {
+fn a_port_with_its_bridge_is_refused_and_each_alone_admits_the_limit() {
     needs_root!();
     let lab = Lab::new();
     bridge(&lab);
@@ -148,7 +148,7 @@ fn every_kind_of_interface_above_another_is_refused_over_any_number_of_levels() 
 }
 
 #[test]
-fn an_interface_that_is_joined_to_a_limited_one_while_the_daemon_runs_never_counts_twice_silently() {
+fn joining_an_interface_to_a_limited_one_never_double_counts_silently() {
     needs_root!();
     let lab = Lab::new();
     let ip = |args: &[&str]| lab.server.ip(args).unwrap();

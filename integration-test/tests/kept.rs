@@ -150,7 +150,7 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
 }
 
 #[test]
-fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name() {
+fn an_interface_renamed_without_a_daemon_is_taken_over_by_its_new_name() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -292,7 +292,7 @@ fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
     let elsewhere = lab.directory().join("other.sock");
     for interface in [&["s0"][..], &[]] {
         let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
-        assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
+        assert_refused(&refused, 75, &["belongs to another running ratelimitd", "--socket PATH"]);
     }
     let second = ["--iface", "s0", "--limit", "3/1h", "--socket", elsewhere.to_str().unwrap()];
     let refused = lab.ratelimitd(&second);
@@ -373,7 +373,7 @@ fn dead(lab: &Lab) {
 }
 
 #[test]
-fn every_command_says_that_a_dead_daemons_filter_enforces_where_since_when_and_what_to_type() {
+fn every_command_reports_a_dead_daemons_filter_and_what_to_type() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -407,7 +407,7 @@ fn every_command_says_that_a_dead_daemons_filter_enforces_where_since_when_and_w
 }
 
 #[test]
-fn stats_reads_from_the_pins_of_a_dead_daemon_what_they_tell_and_says_what_privilege_it_lacks() {
+fn stats_reads_the_pins_of_a_dead_daemon_and_names_missing_privileges() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -454,7 +454,7 @@ fn stats_reads_from_the_pins_of_a_dead_daemon_what_they_tell_and_says_what_privi
 }
 
 #[test]
-fn what_a_dead_daemon_of_another_version_left_is_said_so_and_detach_takes_it_off() {
+fn pins_of_another_versions_daemon_are_reported_and_removed_by_detach() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

@@ -94,9 +94,12 @@ fn a_denial_ends_the_connections_of_its_prefix_to_what_is_protected_and_no_other
         assert_eq!(told, ErrorKind::ConnectionAborted, "the server learns it too");
     }
     let report = deny(&lab, &[CLIENTS[0]]);
-    assert!(report["notes"].to_string().contains("it has no open connections to what a rule enforces"), "{report:#}");
+    assert!(
+        report["notes"].to_string().contains("it has no open connections to ports that a rule enforces"),
+        "{report:#}"
+    );
     assert_eq!(number(&lab.stats(), "/connections/ended"), 4);
-    assert!(lab.ratelimitd(&["stats"]).stdout.contains("4 connections ended"));
+    assert!(lab.ratelimitd(&["stats"]).stdout.contains("closed 4 connections"));
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn a_ban_ends_all_connections_of_its_source_to_the_rules_ports() {
 }
 
 #[test]
-fn so_many_connections_end_in_a_second_and_the_others_follow() {
+fn connections_closed_per_second_are_bounded_and_the_others_follow() {
     needs_root!();
     const ALL: usize = 1_300;
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -53,7 +53,7 @@ const ENFORCED: [&str; 5] = ["banned", "denied", "too_many_tags", "within_limit"
 const LAPSED: [&str; 5] = ["dry_run", "dry_run", "dry_run", "within_limit", "not_protected"];
 
 #[test]
-fn what_would_be_dropped_passes_once_enforcement_has_lapsed_and_not_before_and_is_dropped_when_it_is_taken_back() {
+fn packets_pass_only_after_enforcement_lapses_and_until_it_is_restored() {
     needs_root!();
     let mut program = Program::new(&strict());
     assert_eq!(program.passed(&syn("198.51.100.1", 80), 5), 2);
@@ -163,7 +163,7 @@ fn start(lab: &Lab) -> Daemon {
 }
 
 #[test]
-fn a_filter_whose_daemon_is_killed_drops_nothing_after_its_time_and_enforces_when_one_is_back() {
+fn a_killed_daemons_filter_lapses_in_time_and_enforces_with_a_new_daemon() {
     needs_root!();
     const AFTER: Duration = Duration::from_secs(3);
     let lab = Lab::new();

@@ -61,7 +61,7 @@ fn memory_kb(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn members_who_ask_for_large_answers_and_do_not_read_them_keep_root_waiting_for_nothing() {
+fn unread_large_answers_of_members_never_keep_root_waiting() {
     needs_root!();
     let lab = Lab::quiet();
     let daemon = daemon(&lab);

@@ -125,7 +125,7 @@ fn packed(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packed_list_is_followed_and_of_one_that_is_cut_off_or_a_bomb_the_one_before_stays() {
+fn packed_lists_are_followed_and_damaged_ones_leave_the_previous_list() {
     needs_root!();
     let lab = Lab::quiet();
     let file = lab.directory().join("ratelimitd.toml");
@@ -159,7 +159,7 @@ fn a_packed_list_is_followed_and_of_one_that_is_cut_off_or_a_bomb_the_one_before
 const SMALLER: u32 = 12;
 
 #[test]
-fn pins_with_smaller_tries_refuse_what_they_have_no_room_for_and_what_they_enforce_goes_on() {
+fn smaller_pinned_tries_refuse_lists_beyond_their_room_and_keep_enforcing() {
     needs_root!();
     let lab = Lab::quiet();
     Fixture::of(SMALLER).restore(&lab);
@@ -175,7 +175,7 @@ fn pins_with_smaller_tries_refuse_what_they_have_no_room_for_and_what_they_enfor
     let (more, fewer) = (configured("more.toml", "\"file:list.txt\", "), configured("fewer.toml", ""));
     if VERSION == SMALLER {
         let output = lab.ratelimitd(&["run", "--config", &more]);
-        assert_refused(&output, 69, &["room for 131072 prefixes, and 1310", "goes on", "`ratelimitd detach`"]);
+        assert_refused(&output, 69, &["room for 131072 prefixes, and 1310", "stays in force", "`ratelimitd detach`"]);
         assert!(lab.has_xdp("s0"));
         lab.start(&["run", "--config", &fewer]).kill();
         assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);

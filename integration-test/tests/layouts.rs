@@ -124,7 +124,7 @@ fn the_layout_before_this_one_has_a_fixture() {
 }
 
 #[test]
-fn what_an_earlier_version_counted_banned_and_denied_goes_on_under_this_one() {
+fn counts_bans_and_denials_of_earlier_layouts_continue_under_this_one() {
     needs_root!();
     let layouts: Vec<u32> = (FIRST..=VERSION).filter(|layout| directory(*layout).exists()).collect();
     each(&layouts, |layout| {
@@ -193,7 +193,7 @@ fn a_move_needs_no_more_than_the_unit_gives() {
 }
 
 #[test]
-fn what_sources_of_ipv6_have_used_and_their_bans_go_on() {
+fn usage_and_bans_of_ipv6_sources_continue_from_earlier_layouts() {
     needs_root!();
     each(&[FIRST, SHARED], |layout| {
         let lab = Lab::new();
@@ -214,7 +214,7 @@ fn what_sources_of_ipv6_have_used_and_their_bans_go_on() {
 }
 
 #[test]
-fn what_addresses_of_ipv6_that_are_sources_have_used_goes_on() {
+fn usage_of_single_ipv6_addresses_continues_from_earlier_layouts() {
     needs_root!();
     each(&[FIRST, SHARED], |layout| {
         let lab = Lab::new();
@@ -327,7 +327,7 @@ fn interfaces(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn no_packet_is_unfiltered_while_the_program_is_swapped_and_nothing_is_counted_twice_or_lost() {
+fn no_packet_is_unfiltered_lost_or_counted_twice_during_a_program_swap() {
     needs_root!();
     for layout in [FIRST, SHARED, VERSION] {
         let lab = Lab::quiet();
@@ -414,7 +414,7 @@ fn pins_of_a_newer_version_are_refused_with_what_to_type_and_enforce_on() {
         fs::rename(path(&own()), path(&name)).unwrap();
         let refused = lab.ratelimitd(&arguments(&lab, |text| text).each_ref().map(String::as_str));
         let remove = format!("sudo rm -r /sys/fs/bpf/ratelimitd/{name}");
-        assert_refused(&refused, 69, &[&said, "goes on", "`sudo ratelimitd detach`", &remove]);
+        assert_refused(&refused, 69, &[&said, "stays in force", "`sudo ratelimitd detach`", &remove]);
         assert!(lab.has_xdp("s0") && pinned(&lab) == [name.clone()], "nothing is changed");
         fs::rename(path(&name), path(&own())).unwrap();
     }

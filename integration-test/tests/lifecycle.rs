@@ -53,7 +53,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let same_socket = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h"]);
     assert_refused(&same_socket, 75, &["control.sock"]);
     let same_pins = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h", "--on-exit", "keep", "--socket", elsewhere]);
-    assert_refused(&same_pins, 75, &["belongs to another ratelimitd"]);
+    assert_refused(&same_pins, 75, &["belongs to another running ratelimitd"]);
     let same_interface = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", elsewhere]);
     assert_refused(&same_interface, 75, &["s0 already has an XDP program"]);
     assert!(!lab.has_xdp("s1"));
@@ -62,7 +62,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that_takes_it_off() {
+fn an_interface_of_another_daemon_is_refused_with_the_detach_command() {
     needs_root!();
     let lab = Lab::new();
     let elsewhere = lab.directory().join("other.sock");
@@ -129,7 +129,7 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
 }
 
 #[test]
-fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back() {
+fn a_renamed_interface_is_reported_gone_and_protected_when_named_back() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

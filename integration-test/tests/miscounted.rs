@@ -127,7 +127,7 @@ fn a_port_that_is_used_again_with_lower_numbers_is_another_connection() {
 }
 
 #[test]
-fn what_lies_outside_the_servers_window_makes_nothing_free() {
+fn segments_outside_the_servers_window_make_no_request_free() {
     needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
@@ -142,7 +142,7 @@ fn what_lies_outside_the_servers_window_makes_nothing_free() {
 }
 
 #[test]
-fn what_has_a_wrong_checksum_makes_nothing_free() {
+fn segments_with_wrong_checksums_make_no_request_free() {
     needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
@@ -164,7 +164,7 @@ fn what_has_a_wrong_checksum_makes_nothing_free() {
 }
 
 #[test]
-fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free() {
+fn fragments_in_place_of_a_wrong_checksum_make_no_request_free() {
     needs_root!();
     let rig = Rig::new();
     let ways = DECOYS.iter().flat_map(|decoy| [true, false].map(|is_first| (decoy, is_first)));
@@ -191,7 +191,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
 }
 
 #[test]
-fn what_comes_with_a_syn_makes_nothing_free() {
+fn payload_in_a_syn_makes_no_request_free() {
     needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
@@ -240,7 +240,7 @@ fn small_acknowledgements_make_nothing_free() {
 }
 
 #[test]
-fn what_begins_as_no_request_does_is_one() {
+fn requests_with_unusual_beginnings_are_counted() {
     needs_root!();
     let rig = Rig::new();
     let head = |line: &str| format!("{line}\r\nHost: a\r\n\r\n").into_bytes();

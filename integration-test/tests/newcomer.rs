@@ -200,7 +200,7 @@ tasks! {
         shell.types("ratelimitd stats");
     }
 
-    who_is_over_the_limit: |shell| {
+    sources_over_the_limit_are_shown: |shell| {
         shell.starts(&format!("ratelimitd --iface s0 {LIMIT}"));
         shell.connects(CLIENTS[0], 11, 10);
         shell.connects(CLIENTS[1], 3, 3);

@@ -85,7 +85,7 @@ fn write(lab: &Lab, rule: &str) {
 }
 
 #[test]
-fn a_source_that_is_unblocked_is_served_by_the_very_next_packet_and_has_all_of_its_limit() {
+fn an_unblocked_source_passes_at_once_with_its_whole_limit() {
     needs_root!();
     for bans in ["", "\nblock_for = \"1h\"\nban_unproven = true"] {
         let lab = Lab::new();
@@ -199,7 +199,7 @@ fn a_bad_line_of_standard_input_is_named_by_its_number_and_the_other_lines_hold(
 }
 
 #[test]
-fn what_is_denied_and_freed_during_a_trial_holds_at_once_and_after_it_is_confirmed_or_rolled_back() {
+fn denials_and_unblocks_during_a_trial_hold_at_once_and_after_its_end() {
     needs_root!();
     for (end, amount) in [("confirm", 200), ("rollback", 100)] {
         let lab = Lab::new();

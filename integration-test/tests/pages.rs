@@ -80,7 +80,7 @@ fn a_refused_request_in_the_clear_is_answered_by_a_page_and_frees_both_ends() {
         assert_eq!((number(&stats, "/reasons/page"), number(&stats, "/reasons/reset")), (6, 0), "{stats:#}");
         let [received, passed, dropped, _] = packets(&stats);
         assert_eq!((received, dropped), (passed + 6, 6));
-        assert!(lab.ratelimitd(&["stats"]).stdout.contains("told by a page"));
+        assert!(lab.ratelimitd(&["stats"]).stdout.contains("answered by a page"));
     }
 }
 
@@ -143,7 +143,7 @@ fn a_long_request_and_a_short_one_end_both_sides_too() {
 }
 
 #[test]
-fn by_cookies_a_port_is_used_again_after_a_page_and_two_servers_are_told_apart() {
+fn ports_are_reusable_after_a_page_and_servers_separate_with_syn_cookies() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
@@ -267,14 +267,14 @@ fn only_the_next_answer_of_a_server_that_owes_nothing_is_a_page() {
 }
 
 #[test]
-fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so() {
+fn requests_are_reset_and_counted_so_where_the_peer_loses_xdp_replies() {
     needs_root!();
     let lab = Lab::new();
     let _site = site(&lab);
     let _daemon = start(&lab, "xdp_mode = \"native\"", "429", "limits = [\"1/1h\"]");
     let file = lab.directory().join("ratelimitd.toml");
     let checked = lab.ratelimitd(&["check-config", file.to_str().unwrap()]);
-    assert!(checked.stderr.contains("s0 loses what XDP sends back"), "{}{}", checked.stdout, checked.stderr);
+    assert!(checked.stderr.contains("s0 loses packets that XDP sends back"), "{}{}", checked.stdout, checked.stderr);
     // Only GRO makes the page wait for the next packet.
     lab.client.run(&["ethtool", "-K", "c0", "gro", "on"]).unwrap();
     assert!(is_answered(&mut lab.open(CLIENTS[0], 80), HANGS_AFTER), "within the limit");
@@ -288,7 +288,7 @@ fn where_the_other_end_loses_what_is_sent_back_a_request_is_reset_and_counted_so
     let stats = lab.stats_once(|stats| number(stats, "/reasons/reset") >= 2);
     assert_eq!(stats.pointer("/reasons/page").and_then(serde_json::Value::as_u64).unwrap_or(0), 0, "{stats:#}");
     let said = lab.ratelimitd(&["stats"]).stdout;
-    assert!(said.contains("told by a reset") && !said.contains("told by a page"), "{said}");
+    assert!(said.contains("answered by a reset") && !said.contains("answered by a page"), "{said}");
 }
 
 #[test]

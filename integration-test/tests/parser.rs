@@ -125,7 +125,7 @@ impl Frame for Buffers<'_> {
 }
 
 #[test]
-fn a_packet_whose_ports_are_behind_the_first_buffer_has_unparsable_headers_and_is_never_malformed() {
+fn ports_behind_the_first_buffer_are_unparsable_and_never_malformed() {
     for fixture in fixtures::all() {
         let Parsed::Ip(whole) = fixture.parsed else { continue };
         let tags = usize::from(fixture.frame[12] == 0x81 || fixture.frame[12] == 0x88 || fixture.frame[12] == 0x91);
@@ -396,7 +396,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_at_a_glance_is_what_the_parser_says(bytes in prop_oneof![mutated(), sound()]) {
+    fn results_of_the_fast_parse_agree_with_the_parser(bytes in prop_oneof![mutated(), sound()]) {
         for len in 0..=bytes.len() {
             prop_assert!(is_read_at_a_glance_as_parsed(&bytes[..len]), "cut to {len}");
         }

@@ -271,7 +271,7 @@ fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_restarted() {
 }
 
 #[test]
-fn what_is_confirmed_holds_also_by_a_daemon_that_took_over() {
+fn a_trial_confirmed_under_a_daemon_that_took_over_stays_in_force() {
     needs_root!();
     loop {
         let mut trial = OnTrial::new();

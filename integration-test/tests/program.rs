@@ -141,7 +141,7 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
 }
 
 #[test]
-fn a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one_that_opens() {
+fn ports_behind_the_first_buffer_drop_a_packet_or_count_it_as_opening() {
     needs_root!();
     let behind = |len, packet| extension(DEST_OPTIONS, 256, extension(DEST_OPTIONS, len, packet));
     let with_ports_at = |len| frame(IPV6, V6::of(DEST_OPTIONS).around(behind(len, extension(TCP, 1, tcp(22, ACK)))));
@@ -250,7 +250,7 @@ fn a_slash_64_is_one_client_and_its_neighbour_another() {
 }
 
 #[test]
-fn what_is_counted_is_what_is_refused_unless_everything_is() {
+fn only_counted_packets_are_refused_unless_the_rule_refuses_everything() {
     needs_root!();
     let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
     let mut excess = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
@@ -266,7 +266,7 @@ fn what_is_counted_is_what_is_refused_unless_everything_is() {
 }
 
 #[test]
-fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
+fn refuse_all_lets_the_last_connection_within_the_limit_go_on() {
     needs_root!();
     let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
     let mut all = policy(&[limit(2, Unit::Connections, WindowForm::Strict)]);
@@ -279,7 +279,7 @@ fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
 }
 
 #[test]
-fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_next_bucket() {
+fn refuse_all_refuses_small_packets_too_until_the_next_bucket() {
     needs_root!();
     let mut all = policy(&[limit(1100, Unit::Bytes, WindowForm::Strict)]);
     all.rules[0].refuse = Refuse::All;
@@ -294,7 +294,7 @@ fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_ne
 }
 
 #[test]
-fn where_everything_is_refused_the_first_limit_that_the_packet_is_over_is_the_one_that_refused_it() {
+fn refuse_all_attributes_a_refusal_to_the_first_exceeded_limit() {
     needs_root!();
     let mut all = policy(&[
         limit(900, Unit::Bytes, WindowForm::Strict),
@@ -527,7 +527,7 @@ fn at_tcx_a_group_is_charged_all_that_was_put_together() {
 }
 
 #[test]
-fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
+fn an_attachment_at_tcx_succeeds_or_names_the_kernel_that_it_needs() {
     needs_root!();
     // The loopback interface of a namespace without other interfaces.
     let run = || {
@@ -540,7 +540,7 @@ fn what_is_to_be_at_tcx_is_there_or_is_told_which_kernel_it_takes() {
     match thread::spawn(run).join().unwrap() {
         Ok(attached) => assert_eq!((attached, has_tcx()), (Attachment::Tcx, true)),
         Err(error) => {
-            let is_said = error.to_string().contains("it takes Linux 6.6 or later") && !has_tcx();
+            let is_said = error.to_string().contains("it needs Linux 6.6 or later") && !has_tcx();
             assert!(is_said && matches!(error, DatapathError::Unsupported { .. }), "{error}");
         }
     }

@@ -42,7 +42,7 @@ fn charge(program: &mut Program, requests: u64) {
 }
 
 #[test]
-fn a_source_has_what_its_log_says_while_the_log_is_read_and_what_sizes_tell_otherwise() {
+fn quic_requests_come_from_the_log_while_it_is_read_else_from_sizes() {
     needs_root!();
     let initial = datagram(quic(0xc3, 1));
     let mut guessing = Program::new(&with_log());

@@ -45,7 +45,7 @@ fn client(lab: &Lab, argv: &[&str]) {
 }
 
 #[test]
-fn as_many_requests_are_counted_as_the_web_server_logs() {
+fn counted_requests_equal_those_in_the_web_servers_log() {
     needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);

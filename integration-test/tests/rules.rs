@@ -57,7 +57,7 @@ fn a_rule_for_an_address_judges_what_is_sent_there_and_nothing_else() {
 }
 
 #[test]
-fn as_many_rules_as_there_is_room_for_each_have_their_ports_and_counts() {
+fn the_maximum_number_of_rules_each_have_their_own_ports_and_counts() {
     needs_root!();
     let first_port = 1000;
     let ports = || (first_port..).take(RULES_MAX);

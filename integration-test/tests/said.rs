@@ -20,7 +20,7 @@ fn exceed(lab: &Lab, from: &str) {
 }
 
 #[test]
-fn a_ban_is_logged_with_its_rule_and_its_end_and_a_run_from_its_first_line_to_its_last() {
+fn bans_are_logged_with_rule_and_end_and_runs_from_start_to_detach() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -72,7 +72,7 @@ fn dry_run_logs_and_lists_bans_that_it_prevents() {
 }
 
 #[test]
-fn who_may_not_is_told_who_may_and_what_to_type() {
+fn unprivileged_users_are_told_who_may_run_a_command_and_what_to_type() {
     needs_root!();
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);

@@ -387,7 +387,7 @@ fn the_daemon_exports_nobody_whom_it_allows_and_imports_no_exception_as_a_denial
     let part = import("create p hash:ip,port\nadd p 192.0.2.1,tcp:80\nadd s 192.0.2.2\nadd s 192.0.2.3 mystery 7\n");
     let file = at("set");
     let words = [
-        format!("{file}: line 1: set p: a set of type hash:ip,port is no list of addresses alone"),
+        format!("{file}: line 1: set p: a set of type hash:ip,port contains more than addresses"),
         format!("{file}: line 4: `192.0.2.3 mystery 7` of set s: its option `mystery` is not known"),
     ];
     assert_refused(&part, 3, &words.each_ref().map(String::as_str));
@@ -396,5 +396,5 @@ fn the_daemon_exports_nobody_whom_it_allows_and_imports_no_exception_as_a_denial
         assert_eq!(lab.ratelimitd(&["check", address]).code(), code, "{address}");
     }
     assert_refused(&import("create p hash:net,port\nadd p 192.0.2.0/24,tcp:80 nomatch\n"), 2, &["set p"]);
-    assert_refused(&import("table ip t {\n set s {\n"), 2, &["line 1: the braces that begin here do not end"]);
+    assert_refused(&import("table ip t {\n set s {\n"), 2, &["line 1: the braces that begin here are not closed"]);
 }

@@ -101,7 +101,7 @@ fn rows() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_malformed_or_no_ip_reaches_no_socket() {
+fn malformed_and_non_ip_frames_reach_no_socket() {
     needs_root!();
     let rows = rows();
     let reached = Stack::new().reached(&rows);

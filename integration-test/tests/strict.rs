@@ -164,7 +164,7 @@ fn a_fragment_never_bans_where_bans_need_proof() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it() {
+fn unparsable_packets_are_dropped_unless_the_rule_counts_them() {
     needs_root!();
     let ends_before_its_ports = cut(tcp(80, SYN), 7);
     let unparsable = [vec![behind_options(9, 22), behind_options(9, 80)], first_of(&ends_before_its_ports).to_vec()];
@@ -190,7 +190,7 @@ fn what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_judged_by_the_first_rule_for_its_source_and_passes_for_whom_is_allowed() {
+fn unparsable_packets_go_to_the_first_rule_of_their_source_unless_exempt() {
     needs_root!();
     let nine = behind_options(9, 22);
     let source = std::net::Ipv6Addr::from(SOURCE_V6);
@@ -312,7 +312,7 @@ fn middle_of_tls(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn flows_and_connections_that_nothing_counts_are_remembered_on_the_budget_of_new_sources() {
+fn uncounted_flows_and_connections_use_the_new_source_budget() {
     const BUDGET: u32 = 64;
     const FLOOD: u32 = 4000;
     needs_root!();
@@ -356,7 +356,7 @@ fn a_flow_that_is_counted_is_remembered_under_overload() {
 }
 
 #[test]
-fn what_refuses_everything_refuses_fragments_too() {
+fn refuse_all_refuses_fragments_too() {
     needs_root!();
     let mut policy = requests(2);
     policy.rules[0].refuse = Refuse::All;

@@ -21,7 +21,7 @@ fn limit(lab: &Lab) -> Daemon {
 }
 
 #[test]
-fn a_refused_client_is_seen_looked_at_and_freed_and_a_daemon_that_ends_is_missed_until_it_is_back() {
+fn top_shows_and_unblocks_a_refused_client_and_survives_a_daemons_restart() {
     needs_root!();
     let lab = Lab::quiet();
     let daemon = limit(&lab);

@@ -226,7 +226,7 @@ fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
 }
 
 #[test]
-fn what_is_allowed_is_not_limited() {
+fn allowed_sources_are_not_limited() {
     needs_root!();
     let lab = Lab::new();
     let _nginx = web(&lab);

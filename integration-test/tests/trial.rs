@@ -68,7 +68,7 @@ fn judge(program: &mut Program) -> char {
 }
 
 #[test]
-fn what_is_tried_and_not_confirmed_ends_by_itself_and_whole() {
+fn an_unconfirmed_trial_ends_by_itself_and_completely() {
     needs_root!();
     let (before, tried) = before_and_tried();
     let mut program = Program::new(&before);
@@ -92,7 +92,7 @@ fn what_is_tried_and_not_confirmed_ends_by_itself_and_whole() {
 }
 
 #[test]
-fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
+fn confirmation_in_time_keeps_a_trial_and_late_confirmation_does_not() {
     needs_root!();
     let (before, tried) = before_and_tried();
     let mut program = Program::new(&before);
@@ -120,7 +120,7 @@ fn with(policy: &Policy, more: &[Access]) -> Policy {
 }
 
 #[test]
-fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_itself_or_not() {
+fn grants_changed_during_a_trial_hold_before_and_after_its_end() {
     needs_root!();
     let (one, other) = ([denied("203.0.113.0/24"), denied("2001:db8:9::/48")], [denied("198.18.0.0/15")]);
     let exempt = [Access { grant: Grant::Exempt, ..denied("192.0.2.7/32") }];
@@ -355,7 +355,7 @@ fn a_client_that_is_reset_counts_from_zero_and_its_neighbour_does_not() {
 }
 
 #[test]
-fn what_an_application_charges_counts_as_packets_do() {
+fn application_charges_count_like_packets() {
     needs_root!();
     for form in [WindowForm::Strict, WindowForm::Fixed, WindowForm::Gcra] {
         let buckets = if form == WindowForm::Strict { 5 } else { 1 };

@@ -228,7 +228,7 @@ fn asks_and_closes(lab: &Lab) -> bool {
 }
 
 #[test]
-fn a_client_that_opens_asks_and_closes_is_banned_by_the_connection_that_exceeds_the_limit() {
+fn clients_that_close_after_each_request_are_banned_when_over_the_limit() {
     needs_root!();
     for rule in [
         "limits = [\"8/1h connections\"]",

@@ -174,7 +174,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_that_asks_their_sockets() {
+fn fake_and_program_agree_when_sockets_verify_the_segments() {
     needs_root!();
     let seed = seed();
     println!("RATELIMITD_SEED={seed}");

@@ -41,7 +41,7 @@ fn assert_quick(lab: &Lab, during: &str) {
 }
 
 #[test]
-fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_it_is_in_use() {
+fn the_page_is_served_to_other_hosts_over_tls_across_certificate_renewal() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
@@ -87,7 +87,7 @@ fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_i
     // Another certificate, loaded by a signal. Sessions persist.
     second.replace(&served);
     daemon.child.signal(Signal::SIGHUP).unwrap();
-    daemon.child.wait_for_line("another certificate is served from now on", HANGS_AFTER).unwrap();
+    daemon.child.wait_for_line("a new certificate is served from now on", HANGS_AFTER).unwrap();
     assert_eq!(site.ask("/login", &[]).status, 0, "the one before is not served any more");
     let renewed = Site::encrypted(&lab, &second.cert);
     let member = Member { site: &renewed, ..member };
@@ -98,7 +98,7 @@ fn by_tls_the_page_is_served_to_other_hosts_and_a_certificate_is_renewed_while_i
     let reloaded = lab.ratelimitd(&["reload"]);
     let said = [reloaded.stdout.as_str(), &reloaded.stderr].concat();
     assert!(reloaded.code() == 0 && said.contains("there is no private key in it"), "{said}");
-    assert!(said.contains("`ratelimitd reload`") && said.contains("read before goes on"), "{said}");
+    assert!(said.contains("`ratelimitd reload`") && said.contains("previous certificate stays in use"), "{said}");
     assert_eq!(member.ask("/api/v1/list", &[]).status, 200);
     lab.assert_blocked(CLIENTS[0], 80);
     let mut health = lab.command("curl");
@@ -194,7 +194,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
 }
 
 #[test]
-fn what_hostile_clients_send_reads_nothing_changes_nothing_and_leaves_the_control_socket_quick() {
+fn hostile_clients_read_and_change_nothing_and_the_socket_stays_quick() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

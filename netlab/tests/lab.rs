@@ -103,7 +103,7 @@ fn nothing_remains_of_what_is_dropped() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_swept() {
+fn remains_of_a_killed_run_are_swept() {
     needs_root!();
     // The highest process id that Linux gives is 4194303.
     let name = format!("rl-4194304-{}", std::process::id());

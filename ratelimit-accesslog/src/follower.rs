@@ -77,7 +77,7 @@ impl fmt::Display for State {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Following => "is followed",
-            Self::Missing => "does not exist, it is read once it does",
+            Self::Missing => "does not exist, it is read once it exists",
             Self::NoPermission => "cannot be read, this process lacks the permission",
             Self::IsDirectory => "is a directory, not a log",
             Self::Failing(reason) => reason,

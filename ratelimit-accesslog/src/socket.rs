@@ -50,7 +50,7 @@ impl Listening {
         let this = Self { socket, path: path.into(), device: metadata.dev(), inode: metadata.ino() };
         if let Some(group) = group {
             let why =
-                |error| format!("its socket cannot be given to the group, which the daemon has to be of: {error}");
+                |error| format!("its socket cannot be given to the group; the daemon must be a member of it: {error}");
             lchown(path, None, Some(group)).map_err(|error| io::Error::other(why(error)))?;
         }
         fs::set_permissions(path, PermissionsExt::from_mode(MODE))?;

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_quic_connection_asks_later_is_told_by_its_length() {
+    fn later_quic_requests_are_recognized_by_their_length() {
         let (shortest, longest) = (*QUIC_REQUEST_BYTES.start(), *QUIC_REQUEST_BYTES.end());
         for (bytes, counted) in [(shortest - 1, 0), (shortest, 1), (longest, 1), (longest + 1, 0)] {
             assert_eq!(requests(&[INITIAL, short(100), short(bytes)]), 1 + counted, "{bytes} bytes");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_quic_is_spoken_nothing_that_looks_like_it_sets_the_next_datagram_free() {
+    fn quic_lookalikes_on_other_ports_make_no_later_datagram_free() {
         let elsewhere = |datagram| Datagram { speaks_quic: false, ..datagram };
         assert_eq!(requests(&[INITIAL, short(33), short(33)].map(elsewhere)), 3);
         // The state from when the port spoke QUIC has no effect either.
@@ -339,7 +339,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn where_no_quic_is_spoken_the_first_datagram_opens_and_each_is_a_request(
+        fn non_quic_datagrams_are_a_request_each_and_the_first_opens(
             datagrams in proptest::collection::vec((0_u8..4, 0_u16..1500), 1..40)
         ) {
             let mut known = None;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_is_within_the_limit_again() {
+    fn a_refunded_charge_is_within_the_limit_again() {
         let words = empty();
         assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
         refund(&words, SIX, 1);

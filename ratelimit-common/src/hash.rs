@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_siphash_with_one_and_three_rounds() {
+    fn the_hash_is_siphash_with_one_and_three_rounds() {
         // Vectors of the SipHash-1-3 tests in Rust's core library.
         let known = [0xd392_7d98_9bb1_1140, 0xd320_d86d_2a51_9956, 0xcc4f_dd1a_7d90_8b66];
         for ((bytes, a, b), known) in MESSAGES.into_iter().zip(known) {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_hash_of_the_standard_library_under_its_key() {
+    fn the_hash_equals_the_standard_librarys_under_its_key() {
         let mut words = Words(1);
         for round in 0..3000 {
             let (a, b) = (words.next(), words.next());

@@ -350,7 +350,7 @@ impl Rule {
     /// amount; the connection is then judged again in a second. If the rule ends connections of waiting clients, it is
     /// judged again in half a second, however full the window is.
     #[inline(always)]
-    pub const fn shuts_until_ns(&self, now: Nanos, full_until_ns: u64) -> u64 {
+    pub const fn connection_drop_until_ns(&self, now: Nanos, full_until_ns: u64) -> u64 {
         let ends_abandoned = self.ends_abandoned();
         let again_ns = now.0.wrapping_add(if ends_abandoned { SECOND_NS / 2 } else { SECOND_NS });
         if full_until_ns == 0 || ends_abandoned && full_until_ns > again_ns { again_ns } else { full_until_ns }

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_passes_until_something_is_refused_in_the_window() {
+    fn uncounted_packets_pass_until_something_is_refused_in_the_window() {
         let refusals = Refusals(0).and_one_in(NOW);
         assert!(Refusals(0).passes_refuse_all(0, NOW, 5, false));
         assert!(!refusals.passes_refuse_all(0, BucketIndex(NOW.0 + 5), 5, false));

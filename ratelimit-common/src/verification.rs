@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_stays_in_the_filter_for_a_generation_at_least_and_is_another_by_each_of_its_words() {
+    fn the_filter_keeps_a_connection_for_a_generation_and_separates_keys() {
         let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
         type Fingerprinting = fn(HashKey, Key, u16, Nanos) -> Fingerprint;
         for (fingerprinting, stays_s, ends_s) in [(found as Fingerprinting, 270, 600), (not_found, 1, 3)] {

@@ -229,7 +229,7 @@ fn shared(amount: u64, full_buckets: u8) -> Limit {
 }
 
 #[test]
-fn what_others_are_said_to_admit_never_makes_this_host_admit_more_than_the_limit() {
+fn remote_admissions_never_make_this_host_admit_more_than_the_limit() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW, 1), charge(NOW, 1)], &[tell(NOW, 1), tell(NOW, 0)]];
     in_every_order(shared(3, 5), 1, THREADS, Expected { at_least: 2, preemptions: None });
 }

@@ -255,7 +255,7 @@ impl Command {
         if !self.is_abandoned() {
             return Some(self);
         }
-        tracing::warn!("{} is not carried out: who asked for it has gone", route.path);
+        tracing::warn!("{} was not run: the client disconnected", route.path);
         None
     }
 }

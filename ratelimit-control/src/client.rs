@@ -63,7 +63,7 @@ pub enum ClientError {
         orphans: Orphans,
     },
     /// This user may not use the socket.
-    #[error("the control socket {path} is not for this user")]
+    #[error("this user may not use the control socket {path}")]
     NotPermitted {
         /// Path of the socket.
         path: PathBuf,
@@ -114,18 +114,18 @@ impl ClientError {
             Self::TimedOut { .. } | Self::Unanswered { .. } => {
                 vec!["`systemctl status ratelimitd` says what it is doing".to_owned()]
             }
-            Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
+            Self::Unintelligible { .. } => vec!["does the daemon have another version than this command?".to_owned()],
             // The daemon's message says what to do.
             Self::Refused(_) => Vec::new(),
         }
     }
 }
 
-/// Returns what becomes of an unanswered command. A command whose client has gone is not begun any more.
+/// Returns advice about an unanswered command. The daemon does not begin a command after its client has gone.
 const fn unfinished(wanted: Wanted) -> &'static str {
     match wanted {
         Wanted::Read => "",
-        Wanted::Change => "; if it has begun to carry the command out, it goes on with that: look before you repeat it",
+        Wanted::Change => "; if the daemon has started the command, it will finish it: check before you repeat it",
     }
 }
 

@@ -35,7 +35,7 @@ where
 {
     let caller = door.caller(peer);
     let Some(place) = door.places.take(caller) else {
-        tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} requests under way");
+        tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} open requests");
         return;
     };
     let id = place.id();
@@ -87,7 +87,7 @@ where
             // With a Content-Length beside it, this header allows request smuggling (RFC 9112 6.1), and hyper does not
             // tell whether there was one.
             if parts.headers.contains_key(header::TRANSFER_ENCODING) {
-                return Ok(refusal(StatusCode::BAD_REQUEST, "say the length of a body by Content-Length alone"));
+                return Ok(refusal(StatusCode::BAD_REQUEST, "give the length of a body only as Content-Length"));
             }
             // Do not wait for a body that is declared too long.
             if body.size_hint().lower() > body_bytes_max as u64 {
@@ -118,10 +118,10 @@ where
     }
 }
 
-/// Returns the refusal of a request whose body is incomplete or too long.
+/// Returns the refusal of a request with an incomplete or too long body.
 fn unread(error: &axum::Error, bytes_max: usize) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
-    if is_too_long { too_long(bytes_max) } else { refusal(StatusCode::BAD_REQUEST, "its body is not all there") }
+    if is_too_long { too_long(bytes_max) } else { refusal(StatusCode::BAD_REQUEST, "its body is incomplete") }
 }
 
 fn too_long(bytes_max: usize) -> Response {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_found_by_source_rule_kind_and_time() {
+    fn events_are_filtered_by_source_rule_kind_and_time() {
         let feed = Feed::default();
         feed.tell(event("198.51.100.7", EventKind::Refused, 1));
         feed.tell(event("2001:db8:0:1::/64", EventKind::Ban, 2));

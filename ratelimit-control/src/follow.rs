@@ -75,7 +75,7 @@ pub(super) fn is_stream(parts: &Parts, asked: &EventsOf) -> bool {
 pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &EventsOf) -> Result<Response, Problem> {
     let form = Form::asked(&parts.headers);
     let wanted = asked.wanted()?;
-    let crowded = || Problem::new(ProblemKind::Conflict, format!("{FOLLOWERS_MAX} follow the events already"));
+    let crowded = || Problem::new(ProblemKind::Conflict, format!("{FOLLOWERS_MAX} clients follow the events already"));
     let place = Arc::clone(&followers.0).try_acquire_owned().map_err(|_| crowded())?;
     let stopping = || Problem::new(ProblemKind::Stopping, "the daemon is stopping");
     let (told, following) = feed.follow(&wanted, asked.most).ok_or_else(stopping)?;

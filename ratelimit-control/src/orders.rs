@@ -160,7 +160,7 @@ impl UnblockRequest {
         match self {
             Self { prefix: Some(prefix), all: false, .. } => parse_target(prefix).map(Some),
             Self { prefix: None, all: true, .. } => Ok(None),
-            Self { .. } => Err(Problem::new(ProblemKind::BadRequest, "name a prefix, or `all`: one of the two")),
+            Self { .. } => Err(Problem::new(ProblemKind::BadRequest, "name either a prefix or `all`")),
         }
     }
 }

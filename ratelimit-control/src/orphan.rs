@@ -58,13 +58,16 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
             let start = if left.is_taken_over() {
                 "start the daemon, which takes the filter over with its counters: sudo systemctl start ratelimitd"
             } else {
-                "it is that of another version, which this one cannot take over"
+                "it belongs to another version, so this one cannot take it over"
             };
             vec![
-                format!("an earlier daemon left it pinned, and it goes on as long as there is {}", pins.join(", ")),
+                format!(
+                    "an earlier daemon left it pinned, and it stays in force as long as there is {}",
+                    pins.join(", ")
+                ),
                 start.to_owned(),
-                "or take it off: sudo ratelimitd detach".to_owned(),
-                format!("without this program, it is off after: sudo rm -r {}", left.root.display()),
+                "or detach it: sudo ratelimitd detach".to_owned(),
+                format!("without this program, detach it by: sudo rm -r {}", left.root.display()),
             ]
         }
         Orphans::Held(process) => {
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_on_without_a_daemon_is_said_with_where_since_when_and_what_to_type() {
+    fn an_orphaned_filter_is_reported_with_its_place_time_and_remedy() {
         let version = format!("/sys/fs/bpf/ratelimitd/v{}", ratelimit_common::layout::VERSION);
         let left = |dir: &str, alone| Left {
             root: "/sys/fs/bpf/ratelimitd".into(),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_as_many_as_one_may_loses_the_first_of_them_that_is_not_served() {
+    fn a_user_at_the_maximum_loses_the_first_connection_not_being_served() {
         let places = places();
         let [first, second, other] = [user(1), user(1), user(2)].map(|caller| places.take(caller).unwrap());
         let served = first.serve();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_root_is_had_by_nobody_else() {
+    fn places_reserved_for_root_are_given_to_nobody_else() {
         let places = places();
         let others: Vec<Place> = (0..50).filter_map(|uid| places.take(user(uid))).collect();
         assert_eq!(others.iter().filter(|place| holds(&places, place)).count(), ROOM.others);

@@ -155,7 +155,7 @@ impl Explain {
     pub fn sent(&self) -> Result<Sent, Problem> {
         let to = self.address.as_deref().map(parse_address).transpose()?;
         Sent::to_port(self.ip, to, &self.to).ok_or_else(|| {
-            let why = format!("`{}` is no port: write a number, and /udp after it where it is not TCP", self.to);
+            let why = format!("`{}` is no port: write a number, followed by /udp if it is not TCP", self.to);
             Problem::new(ProblemKind::BadRequest, why)
         })
     }

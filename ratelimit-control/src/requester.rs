@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_said_it_on_another_host_is_named_with_that_host() {
+    fn a_requester_on_another_host_is_named_with_that_host() {
         assert_eq!(Requester::fleet("web-2", "root (alice)").to_string(), "fleet (web-2: root (alice))");
         assert_eq!(Requester::fleet("web-2", "").to_string(), "fleet (web-2)");
         assert!(Requester::is_of_fleet(&Requester::fleet("web-2", "").to_string()));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_who_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {
+    fn the_sudo_user_is_named_beside_root_and_nothing_else_is_taken_as_a_name() {
         for (uid, sudo_user, named) in [
             (0, None, "root"),
             (0, Some("alice"), "root (alice)"),

@@ -183,7 +183,7 @@ fn complete(routes: Router<Service>, service: Service) -> Router {
     routes
         .route(METRICS, get(metrics))
         .fallback(|| async { Refusal::from(Problem::new(ProblemKind::NotFound, "no such path")) })
-        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path is for another method") })
+        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path needs another method") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(in_words))
         .with_state(service)
@@ -286,7 +286,7 @@ async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refu
 }
 
 async fn check_over_tcp() -> Refusal {
-    let why = "single sources are not told over TCP; use `ratelimitd check`, or the control socket";
+    let why = "single sources are not reported over TCP; use `ratelimitd check`, or the control socket";
     Problem::new(ProblemKind::NotPermitted, why).into()
 }
 
@@ -391,7 +391,7 @@ async fn from_body<C: Call>(request: Request, arguments: Arguments) -> Result<C,
     let bytes = bytes.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
     let is_default = bytes.is_empty() && arguments == Arguments::BodyOrNothing;
     serde_json::from_slice(if is_default { b"{}" } else { &bytes }).map_err(|error| {
-        let why = format!("the body is not what is asked for here: {error}");
+        let why = format!("the body is not valid for this request: {error}");
         Problem::new(ProblemKind::BadRequest, why).into()
     })
 }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_left_alone() {
+    fn a_path_that_is_not_a_socket_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control.sock");
         fs::write(&path, "precious").unwrap();

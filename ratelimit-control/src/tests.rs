@@ -175,7 +175,7 @@ const CHANGES: [(&str, &str, &str); 14] = [
 ];
 
 #[tokio::test]
-async fn what_changes_something_is_for_root_over_the_socket_alone() {
+async fn changes_are_only_for_root_over_the_socket() {
     for (path, body, asked) in CHANGES {
         let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
         assert_eq!(status, StatusCode::CONFLICT, "{path}: {answer}");
@@ -187,7 +187,7 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
 }
 
 #[test]
-fn each_command_has_a_path_of_its_own_and_a_user_who_may_connect_changes_nothing_by_it_but_by_charging() {
+fn each_command_has_its_own_path_and_members_change_only_by_charging() {
     let mut paths: Vec<_> = Command::ROUTES.iter().map(|route| route.path).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -222,10 +222,10 @@ async fn all_who_may_connect_may_charge_and_ask() {
 #[tokio::test]
 async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
     for (path, body, words) in [
-        ("/v1/deny", "", "the body is not what is asked for"),
+        ("/v1/deny", "", "the body is not valid for this request"),
         ("/v1/deny", r#"{"prefix":"192.0.2.1/33"}"#, "lengths are 0 to 32"),
-        ("/v1/unblock", r#"{"prefix":"192.0.2.1","all":true}"#, "a prefix, or `all`: one of the two"),
-        ("/v1/unblock", "{}", "a prefix, or `all`: one of the two"),
+        ("/v1/unblock", r#"{"prefix":"192.0.2.1","all":true}"#, "either a prefix or `all`"),
+        ("/v1/unblock", "{}", "either a prefix or `all`"),
         ("/v1/deny", r#"{"prefix":"192.0.2.1","until":5}"#, "unknown field `until`"),
         ("/v1/mode", r#"{"mode":"off"}"#, "unknown variant `off`"),
         ("/v1/charge", r#"{"source":"192.0.2.7","rule":"login","amount":-1}"#, "invalid value"),
@@ -235,7 +235,7 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
         assert!(status == StatusCode::BAD_REQUEST && answer.contains(words), "{path} {body}: {answer}");
     }
     for (method, path, status, words) in [
-        ("GET", "/v1/deny", 405, "for another method"),
+        ("GET", "/v1/deny", 405, "needs another method"),
         ("GET", "/v1/check/192.0.2.7", 400, "missing field `rule`"),
         ("POST", "/v1/detach?interfaces=eth0", 400, "unknown field `interfaces`"),
         ("GET", "/v1/check/%ff?rule=login", 400, "UTF-8"),
@@ -277,7 +277,7 @@ async fn over_tcp_nothing_writes_and_nothing_names_a_source() {
     }
     let (status, body) = ask(Surface::Tcp, None, "GET", "/api/v1/check/198.51.100.7").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert!(body.contains("single sources are not told over TCP"), "{body}");
+    assert!(body.contains("single sources are not reported over TCP"), "{body}");
     for path in ["/api/v1/stats", "/metrics"] {
         let (status, body) = ask(Surface::Tcp, None, "GET", path).await;
         assert_eq!(status, StatusCode::OK);
@@ -288,7 +288,7 @@ async fn over_tcp_nothing_writes_and_nothing_names_a_source() {
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_answered_in_words() {
+async fn wrong_requests_are_answered_in_words() {
     for (path, expected, words) in [
         ("/api/v1/check/example.org", StatusCode::BAD_REQUEST, "`example.org` is no IP address"),
         ("/api/v2/stats", StatusCode::NOT_FOUND, "no such path"),
@@ -344,7 +344,7 @@ async fn a_body_whose_length_is_said_in_two_ways_is_refused_and_nothing_behind_i
         let _end = stream.read_to_end(&mut answer).await;
         let answer = String::from_utf8(answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{lengths}: {answer}");
-        assert!(answer.contains("by Content-Length alone") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
+        assert!(answer.contains("only as Content-Length") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
         assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
     }
 }

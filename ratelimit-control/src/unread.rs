@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn beyond_the_memory_for_unread_answers_who_has_the_most_loses_his_oldest_and_the_newest_stays() {
+    async fn unread_answers_beyond_memory_cost_the_largest_user_its_oldest_one() {
         let unread = Unread::default();
         let user = |uid| Caller::User(Some(uid));
         let of = [(1, 10), (2, 15), (2, 15), (3, 20), (4, 10)];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_read_already_counts_no_more() {
+    async fn already_read_bytes_no_longer_count_as_unread() {
         let unread = Unread::default();
         let mut slow = Body::new(unread.add(Caller::User(None), answer(60)));
         for _ in 0..40 {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_is_written_in_order_and_gone_with_the_next_that_is_armed() {
+    fn passed_points_are_written_in_order_and_cleared_by_the_next_arming() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("point");
         assert_eq!(passed(&file), []);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_goes_first_and_what_is_new_stays() {
+    fn deletions_apply_before_new_decisions_of_the_same_answer() {
         let mut book = Book::default();
         let one = ban("198.51.100.7/32", 60, true);
         book.take(delta(std::slice::from_ref(&one), &[]), Pull::All, at(0));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_full_answer_only_what_is_in_it_holds_and_the_longest() {
+    fn a_full_answer_replaces_everything_and_its_longest_decision_holds() {
         let mut book = Book::default();
         book.take(delta(&[ban("198.51.100.7/32", 60, true)], &[]), Pull::All, at(0));
         let full = [ban("198.51.100.8/32", 90, true), ban("198.51.100.8/32", 30, true)];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_ends_by_itself_to_the_second() {
+    fn decisions_expire_by_themselves_to_the_second() {
         let mut book = Book::default();
         book.take(delta(&[ban("198.51.100.7/32", 60, true), ban("198.51.100.8/32", -5, true)], &[]), Pull::All, at(0));
         assert!(!book.expire(at(59)) && book.len() == 1);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_this_hosts_own_and_the_longest_stay() {
+    fn local_and_longest_decisions_stay_when_there_is_no_room() {
         let mut book = Book::default();
         let all =
             [ban("198.51.100.1/32", 500, false), ban("198.51.100.2/32", 900, false), ban("198.51.100.3/32", 5, true)];

@@ -71,10 +71,10 @@ impl Ignored {
     /// Returns the numbers in words, or none if nothing was skipped.
     pub fn words(&self) -> Option<String> {
         let all = [
-            (self.scopes, "of another scope"),
-            (self.types, "of another type than ban"),
-            (self.malformed, "that cannot be understood"),
-            (self.beyond, "more than are taken at once"),
+            (self.scopes, "with another scope"),
+            (self.types, "with another type than ban"),
+            (self.malformed, "malformed"),
+            (self.beyond, "beyond the maximum of one answer"),
         ];
         let said: Vec<String> = all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
         (!said.is_empty()).then(|| said.join(", "))
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_answer_is_an_error() {
+    fn an_incomplete_answer_is_an_error() {
         for text in
             ["", "{", "[]", "{}", r#"{"message":"no"}"#, r#"{"new":[{"scope":"Ip""#, r#"{"new":[]}x"#, r#"{"new":3}"#]
         {

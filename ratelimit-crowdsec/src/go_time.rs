@@ -97,7 +97,7 @@ mod tests {
         }
 
         #[test]
-        fn what_go_prints_is_what_it_was(seconds in -1_000_000_000_i64..1_000_000_000) {
+        fn durations_in_gos_format_parse_to_the_same_time(seconds in -1_000_000_000_i64..1_000_000_000) {
             let (sign, of) = (if seconds < 0 { "-" } else { "" }, seconds.abs());
             let text = format!("{sign}{}h{}m{}s", of / 3600, of / 60 % 60, of % 60);
             prop_assert_eq!(nanoseconds(&text), Some(seconds * 1_000_000_000));

@@ -93,7 +93,7 @@ pub fn write(path: &Path, denied: &Denied) -> io::Result<()> {
 /// Fails if the file system does, or if the path is not a regular file, such as a device, a FIFO or a symbolic link.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::other("it is there already, and is no regular file"));
+        return Err(io::Error::other("it exists already, and is no regular file"));
     }
     let new = beside(path);
     match fs::remove_file(&new) {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_replaced() {
+    fn a_file_that_is_not_regular_is_not_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         replace(&at("list"), "192.0.2.1\n").unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_and_is_a_list_file_of_the_same_prefixes(denied in denied()) {
+        fn a_written_list_is_read_back_and_parses_as_the_same_prefixes(denied in denied()) {
             let text = text(&denied);
             prop_assert_eq!(&parse(&text), &denied.prefixes);
             let listed = ratelimit_policy::config::lists::parse(Path::new("list"), &text).unwrap();

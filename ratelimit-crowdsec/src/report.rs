@@ -271,7 +271,7 @@ pub(crate) async fn run(mut reporter: Reporter, socket: &Path, covers: impl Fn(&
             if let Err(error) = client.follow(&asked, take).await
                 && !std::mem::replace(&mut is_away, true)
             {
-                tracing::warn!("bans are not told meanwhile: {error}");
+                tracing::warn!("bans are not reported meanwhile: {error}");
             }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
@@ -288,16 +288,16 @@ pub(crate) async fn run(mut reporter: Reporter, socket: &Path, covers: impl Fn(&
             let sent = reporter.send(&alerts).await;
             let is_done = match &sent {
                 Ok(()) => {
-                    tracing::info!("{} told to CrowdSec", ban_words(alerts.len()));
+                    tracing::info!("{} reported to CrowdSec", ban_words(alerts.len()));
                     true
                 }
                 // The API rejects these alerts. A retry would fail too.
                 Err(ClientError::Status(status @ 400..=499, why)) if *status != 429 => {
-                    tracing::warn!("CrowdSec does not take {}: HTTP {status}: {why}", ban_words(alerts.len()));
+                    tracing::warn!("{} rejected by CrowdSec: HTTP {status}: {why}", ban_words(alerts.len()));
                     true
                 }
                 Err(error) => {
-                    tracing::warn!("{} not told to CrowdSec yet: {error}", ban_words(alerts.len()));
+                    tracing::warn!("{} not reported to CrowdSec yet: {error}", ban_words(alerts.len()));
                     false
                 }
             };

@@ -61,7 +61,7 @@ pub enum Error {
     #[error("{0} {1}")]
     NoSecret(PathBuf, &'static str),
     /// The list file is also one of the files to read.
-    #[error("{0} is to be read and to be written: name another file for the list")]
+    #[error("{0} would be both read and written: name another file for the list")]
     Same(PathBuf),
     /// The list file cannot be written.
     #[error("cannot write {0}: {1}")]
@@ -222,7 +222,7 @@ impl Keeper<'_> {
                     Some(Denied { prefixes: kept.clone(), left_out: 0 }).filter(|of| !of.prefixes.is_empty());
                 self.book.borrow_mut().recall(kept);
             }
-            Err(error) => tracing::warn!("read {}: {error}; it is written anew", self.options.out.display()),
+            Err(error) => tracing::warn!("read {}: {error}; it is rewritten", self.options.out.display()),
         }
     }
 
@@ -282,7 +282,7 @@ impl Keeper<'_> {
             Ok(delta) => {
                 let (new, deleted) = (delta.new.len(), delta.deleted.len());
                 if let Some(ignored) = delta.ignored.words() {
-                    tracing::info!("decisions that were passed over: {ignored}");
+                    tracing::info!("ignored decisions: {ignored}");
                 }
                 self.book.borrow_mut().take(delta, self.pull(), Timestamp::now());
                 if self.state != State::Follows {
@@ -296,7 +296,9 @@ impl Keeper<'_> {
                 let said = error.to_string();
                 if self.state != State::Away(said.clone()) {
                     let help = help_of(&error).map_or_else(String::new, |help| format!("; {help}"));
-                    tracing::warn!("{said}{help}; what is in force stays until it is over, and all is asked for again");
+                    tracing::warn!(
+                        "{said}{help}; decisions in force stay until they expire, and all decisions are requested again"
+                    );
                 }
                 self.state = State::Away(said);
             }

@@ -293,7 +293,7 @@ async fn a_local_api_that_fails_hangs_or_breaks_off_keeps_what_holds_until_it_is
 }
 
 #[tokio::test]
-async fn what_an_earlier_run_wrote_ends_in_time_and_holds_till_then_while_an_answer_drips() {
+async fn entries_of_an_earlier_run_hold_until_their_end_while_an_answer_drips() {
     let site = Site::new().await;
     let may_end = Arc::new(tokio::sync::Notify::new());
     let held = |seconds: i64| crate::book::Held {

@@ -247,7 +247,7 @@ impl<D: Datapath> Engine<D> {
             }
         }
         if let Err(error) = renewed {
-            tracing::warn!("tell packets what logs say: {:#}", anyhow::Error::from(error));
+            tracing::warn!("tell the packet path which logs are read: {:#}", anyhow::Error::from(error));
         }
     }
 
@@ -262,7 +262,9 @@ impl<D: Datapath> Engine<D> {
         if let Some(read_to) = &logs.read_to
             && let Err(error) = self.host.store.save(FILE, read_to)
         {
-            tracing::warn!("write down how far access logs were read: {error}; a restart begins at their ends");
+            tracing::warn!(
+                "save the read positions of the access logs: {error}; a restart begins at the ends of the logs"
+            );
         }
     }
 
@@ -321,7 +323,7 @@ impl<D: Datapath> Engine<D> {
             log.at_end = moment.uptime;
         }
         if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, charges_conditions) {
-            tracing::warn!("charge what access log {} has: {:#}", batch.log, anyhow::Error::from(error));
+            tracing::warn!("charge the requests of access log {}: {:#}", batch.log, anyhow::Error::from(error));
         }
         if let Some(position) = batch.position {
             self.access_logs.read_to.get_or_insert_default().logs.insert(batch.log.to_string(), position);

@@ -76,7 +76,7 @@ impl BanWatch {
         {
             // A persistent failure means that the maps are unreadable, which supervision reports.
             self.is_behind = true;
-            tracing::debug!("look at bans: {:#}", anyhow::Error::from(error));
+            tracing::debug!("read bans: {:#}", anyhow::Error::from(error));
         }
     }
 

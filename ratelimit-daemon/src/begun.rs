@@ -262,7 +262,7 @@ impl<D: Datapath> Engine<D> {
         self.journal.pass(moment);
         if let Err(error) = self.try_tell_begun(moment) {
             // A persistent failure means that the maps are unreadable, which supervision reports.
-            tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
+            tracing::debug!("read the events of packets: {:#}", anyhow::Error::from(error));
         }
         self.close_due(moment);
     }
@@ -303,7 +303,7 @@ impl<D: Datapath> Engine<D> {
         let addresses: Vec<IpAddr> = keys.iter().map(|key| key.client.addr()).collect();
         let windows = match datapath.sources(&addresses) {
             Ok(windows) => windows,
-            Err(error) => return tracing::debug!("look at refused sources: {:#}", anyhow::Error::from(error)),
+            Err(error) => return tracing::debug!("read refused sources: {:#}", anyhow::Error::from(error)),
         };
         let policy = &enforced.desired.policy;
         for (key, windows) in keys.into_iter().zip(windows) {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bans_have_dropped_is_told_once() {
+    fn packets_dropped_by_a_ban_are_reported_once() {
         let mut begun = Begun::default();
         let until = Nanos(60 * MINUTE_NS);
         take(&mut begun, &[event(KernelEventKind::Ban { until, step: 1 }, 1)]);

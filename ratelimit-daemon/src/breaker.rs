@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_or_expected_or_drops_nothing_does_not_count() {
+    fn denials_expected_attacks_and_dry_run_do_not_trip_the_breaker() {
         assert_eq!(trips(&one_rule(), |_| (10, 0, 1_000)), [] as [u64; 0]);
         let mut policy = one_rule();
         policy.rules[0].under_attack_ok = true;

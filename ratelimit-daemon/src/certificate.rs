@@ -38,7 +38,7 @@ impl Certificate {
         let (files, tls) = self.served.as_ref()?;
         let outcome = renew(files, tls).map_err(|why| {
             let goes_on = if tls.is_there() {
-                "the certificate that was read before goes on"
+                "the previous certificate stays in use"
             } else {
                 "nothing is served over TCP until then"
             };
@@ -128,7 +128,7 @@ pub(super) mod tests {
         let key = fs::read(&files.key).unwrap();
         fs::remove_file(&files.key).unwrap();
         let why = certificate.read().unwrap().unwrap_err();
-        for words in ["tls.key cannot be read: ", "`ratelimitd reload`", "read before goes on"] {
+        for words in ["tls.key cannot be read: ", "`ratelimitd reload`", "previous certificate stays in use"] {
             assert!(why.contains(words), "{why}");
         }
         assert_eq!(certificate.trouble(), Some(why));

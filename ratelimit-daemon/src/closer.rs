@@ -182,7 +182,7 @@ impl<D: Datapath> Engine<D> {
             Err(why) => return (format!("its connections STAY OPEN: {why}"), Ended::default()),
         };
         let said = match (of.ended, of.left) {
-            (0, 0) => "it has no open connections to what a rule enforces".to_owned(),
+            (0, 0) => "it has no open connections to ports that a rule enforces".to_owned(),
             (ended, 0) => format!("ended {ended} of its connections"),
             (ended, left) => {
                 format!("ended {ended} of its connections; {left} more follow, {EACH_SECOND} a second in all")
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_budget_does_not_hold_follows_and_in_the_end_is_counted_and_told() {
+    fn connections_beyond_the_budget_follow_and_are_counted_if_left_open() {
         let mut closer = Closer::default();
         closer.order(denied("198.51.100.0/24"), SECOND);
         closer.order(denied("198.51.100.0/24"), 2 * SECOND);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_one_order_is_counted_while_others_go_on() {
+    fn connections_left_by_one_order_are_counted_while_others_go_on() {
         let mut closer = Closer::default();
         closer.order(denied("198.51.100.0/24"), SECOND);
         closer.order(denied("203.0.113.0/24"), 9 * SECOND);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_freed_keeps_what_is_still_open() {
+    fn a_freed_source_keeps_its_open_connections() {
         let mut closer = Closer::default();
         closer.order(Whose::Banned("198.51.100.7/32".parse().unwrap(), "web".to_owned(), Nanos(1)), SECOND);
         closer.order(denied("203.0.113.0/24"), SECOND);

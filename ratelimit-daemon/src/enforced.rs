@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_denies_is_counted_by_where_it_says_so() {
+    fn configured_denials_are_counted_by_the_place_that_states_them() {
         let mut enforced = enforced();
         let clocks = Clocks { now: ratelimit_common::time::Nanos(1), wall: jiff::Timestamp::UNIX_EPOCH };
         assert!(enforced.denied_by_configuration(clocks).is_empty());

@@ -233,7 +233,7 @@ impl<D: Datapath> Engine<D> {
         }
         match self.datapath.links() {
             Ok(links) => self.watched.paths.look(interfaces, &links, self.enforced.source.writes_interfaces()),
-            Err(error) => tracing::warn!("look which interfaces share a path: {:#}", anyhow::Error::from(error)),
+            Err(error) => tracing::warn!("find interfaces that share a path: {:#}", anyhow::Error::from(error)),
         }
     }
 

@@ -23,7 +23,7 @@ pub enum DaemonError {
         source: std::io::Error,
     },
     /// The configuration file holds what was tried and not confirmed, and the previous configuration is unavailable.
-    #[error("{path} was tried and not confirmed, and what held before it cannot be read any more: {why}")]
+    #[error("{path} was tried and not confirmed, and the configuration before it cannot be read: {why}")]
     Refused {
         /// Path of the configuration file.
         path: String,
@@ -79,9 +79,9 @@ impl DaemonError {
             ],
             Self::Refused { path, record, .. } => vec![
                 format!(
-                    "if a list file is gone, bring it back; or change {path}: a file that was changed since is a new one"
+                    "if a list file is gone, restore it; or change {path}: a changed file is read as a new one"
                 ),
-                format!("to start by what was refused all the same, remove {}", record.display()),
+                format!("to start with the unconfirmed file anyway, remove {}", record.display()),
             ],
             Self::WebLink { source, .. } if source.kind() == ErrorKind::NotFound => vec![
                 "the web page needs a running daemon that listens on a loopback address, or by TLS: --listen 127.0.0.1:9464"

@@ -177,7 +177,7 @@ impl Ties {
         match (joined, failed) {
             (Some(joined), _) => Some(match secret {
                 Ok(secret) => Ok(secret != joined.secret),
-                Err(why) => Err(format!("{why}; it goes on with the one before until a restart")),
+                Err(why) => Err(format!("{why}; the previous secret stays in use until a restart")),
             }),
             (None, Some(failed)) => Some(secret.map(|_| !failed.had_secret)),
             (None, None) => None,
@@ -236,7 +236,7 @@ impl<D: Datapath> Engine<D> {
         if let Some(joined) = &self.fleet.joined {
             let ended = joined.task.is_finished();
             if ended {
-                tracing::error!("fleet: its task ended; it begins again");
+                tracing::error!("fleet: its task ended; it is restarted");
             }
             let is_same = joined.by == *wanted && !ended;
             if !is_same || (must_read && self::secret(wanted).is_ok_and(|secret| secret != joined.secret)) {
@@ -287,7 +287,7 @@ impl<D: Datapath> Engine<D> {
             None => format!("fleet {}", wanted.name),
         })?;
         if secret.0.is_none() {
-            tracing::warn!("fleet: without `secret_file` every user of this host may read and write what it tells");
+            tracing::warn!("fleet: without `secret_file` every user of this host can read and forge its messages");
         }
         access::check(&wanted.store)?;
         let (began, at) = (self.datapath.now()?, Instant::now());
@@ -332,7 +332,7 @@ impl<D: Datapath> Engine<D> {
         self.follow_fleet(moment);
         if let Err(error) = self.try_tell_steps() {
             // A persistent failure means that the maps are unreadable, which supervision reports.
-            tracing::debug!("take the steps of packets: {:#}", anyhow::Error::from(error));
+            tracing::debug!("read the steps of counts: {:#}", anyhow::Error::from(error));
         }
     }
 

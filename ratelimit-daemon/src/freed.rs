@@ -27,7 +27,7 @@ impl<D: Datapath> Engine<D> {
         self.tell_begun(moment);
         let ends = self.try_look_at_freed(&is_freed, bans, by, moment);
         ends.unwrap_or_else(|error| {
-            tracing::debug!("look at freed sources: {:#}", anyhow::Error::from(error));
+            tracing::debug!("read freed sources: {:#}", anyhow::Error::from(error));
             Vec::new()
         })
     }

@@ -188,8 +188,8 @@ impl<D: Datapath> Engine<D> {
         self.overrides.grants.next_end = None;
         self.statistics.outdate();
         if let Err(error) = self.keep_grants(clocks) {
-            tracing::warn!("{error}; it is tried again");
-            notes.push(format!("a restart forgets it: {error}; it is tried again"));
+            tracing::warn!("{error}; saving is tried again");
+            notes.push(format!("a restart forgets it: {error}; saving is tried again"));
         }
         reach(Point::GrantKept);
         Ok(())
@@ -228,7 +228,7 @@ impl<D: Datapath> Engine<D> {
         }
         let (prefix, written) = (source_text(prefix), self.enforced.written(prefix, Grant::Exempt));
         let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
-        Some(format!("{prefix} is allowed by the configuration, and of one prefix allow overrides deny: {edit} first"))
+        Some(format!("{prefix} is allowed by the configuration, and for one prefix allow overrides deny: {edit} first"))
     }
 
     /// Describes the effect on entries that already existed.
@@ -386,7 +386,7 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
         (false, None) => Ok(Some(clocks.after(u64::try_from(usual.as_nanos()).unwrap_or(u64::MAX)))),
         (false, Some(seconds @ 1..=SECONDS_MAX)) => Ok(Some(clocks.after(seconds.saturating_mul(1_000_000_000)))),
         (true, Some(_)) | (false, Some(_)) => {
-            let why = "it holds from 1 s to 10 years, or is permanent: one of the two";
+            let why = "give a time of 1 s to 10 years, or permanent, but not both";
             Err(Problem::new(ProblemKind::BadRequest, why))
         }
     }

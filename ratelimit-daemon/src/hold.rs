@@ -111,7 +111,7 @@ impl<D: Datapath> Engine<D> {
         let before = (std::mem::replace(&mut self.overrides.hold, hold), self.overrides.breaker.clone());
         if word == ModeWord::Enforce {
             for rule in self.overrides.breaker.tripped() {
-                let said = format!("rule {rule} does as the configuration says again, as {user} said");
+                let said = format!("rule {rule} follows the configuration again, by command of {user}");
                 self.journal.add(Occurrence::new(EventKind::Breaker, said).of(rule).by(by));
             }
             self.overrides.breaker.close();
@@ -129,7 +129,8 @@ impl<D: Datapath> Engine<D> {
                 hold.words()
             }
             None => {
-                let said = format!("mode enforce, as {user} said: {}", what_each_does(&self.enforced.desired.policy));
+                let said =
+                    format!("mode enforce, by command of {user}: {}", what_each_does(&self.enforced.desired.policy));
                 tracing::warn!(user, "{said}");
                 said
             }
@@ -143,8 +144,8 @@ impl<D: Datapath> Engine<D> {
 
     fn remember_hold(&mut self, notes: &mut Vec<String>) {
         if let Err(error) = self.keep_hold() {
-            tracing::error!("{error}; a restart ends it, unless it can be written until then");
-            notes.push(format!("a restart ends it: {error}; it is tried again"));
+            tracing::error!("{error}; a restart ends it, unless it is saved before then");
+            notes.push(format!("a restart ends it: {error}; saving is tried again"));
         }
     }
 
@@ -175,7 +176,7 @@ impl<D: Datapath> Engine<D> {
             }
         }
         if let Err(error) = self.put_in_force(reading.now) {
-            tracing::error!("fall back: {:#}", anyhow::Error::from(error));
+            tracing::error!("put rules into dry run: {:#}", anyhow::Error::from(error));
         }
     }
 }

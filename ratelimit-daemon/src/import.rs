@@ -102,7 +102,7 @@ impl<D: Datapath> Engine<D> {
         }
         entered.iter().for_each(|entry| self.journal.keep_alone(&event(entry), moment.wall));
         let said = format!("{} prefixes were imported and are denied", entered.len());
-        tracing::info!(user = %by, "{said}, as {by} said");
+        tracing::info!(user = %by, "{said}, by command of {by}");
         self.journal.add(Occurrence::new(EventKind::Deny, said).by(by));
     }
 }

@@ -166,7 +166,7 @@ impl Journal {
     /// Turns queued occurrences into events, and logs the number of suppressed lines when due.
     pub(super) fn pass(&mut self, moment: Moment) {
         let untold = std::mem::take(&mut self.untold).into_iter().map(|(kind, count)| {
-            Occurrence::new(kind, format!("{count} more of this kind at that time, which the log alone has one by one"))
+            Occurrence::new(kind, format!("{count} more of this kind at that time; only the log lists each of them"))
         });
         for Occurrence { kind, rule, by, detail } in std::mem::take(&mut self.waiting).into_iter().chain(untold) {
             let detail = detail.replace('\n', "; ");
@@ -301,7 +301,8 @@ impl Lost {
         let counts = counts(&parts, "")?;
         let shown = if is_kept { "`ratelimitd history` names the time; " } else { "" };
         Some(format!(
-            "EVENTS LOST in the last minute: {counts} are in no list of events; {shown}`ratelimitd check ADDRESS` says \
+            "EVENTS LOST in the last minute: {counts} are missing from all lists of events; {shown}`ratelimitd check \
+             ADDRESS` says \
              whether an address is refused now"
         ))
     }
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_occurrences_than_wait_for_the_next_step_the_number_is_told() {
+    fn occurrences_beyond_the_waiting_maximum_are_reported_as_a_number() {
         let mut journal = Journal::new(at(0));
         for number in 0..WAITING_MAX + 3 {
             journal.add(Occurrence::new(EventKind::Attach, format!("eth{number} is protected")));
@@ -383,13 +384,13 @@ mod tests {
             let all = journal.feed().report(&EventsOf::default()).unwrap().events;
             all.into_iter().map(|of| (of.kind, of.detail)).skip(WAITING_MAX).collect::<Vec<_>>()
         };
-        let more = |count| format!("{count} more of this kind at that time, which the log alone has one by one");
+        let more = |count| format!("{count} more of this kind at that time; only the log lists each of them");
         assert_eq!(told(), [(EventKind::Reload, more(1)), (EventKind::Attach, more(3))]);
         assert_eq!(told().len(), 2, "it is told once");
     }
 
     #[test]
-    fn what_a_user_does_waits_for_no_budget_and_takes_none() {
+    fn user_commands_neither_wait_for_nor_use_the_log_budget() {
         let moment = Moment { at: Instant::now(), uptime: at(0), wall: jiff::Timestamp::UNIX_EPOCH };
         let mut journal = Journal::new(at(0));
         let prefix = "192.0.2.7/32".parse().unwrap();

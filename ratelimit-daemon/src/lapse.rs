@@ -33,13 +33,13 @@ impl<D: Datapath> Engine<D> {
         let was_beating = std::mem::replace(&mut self.watched.is_beating, said.is_ok());
         match (said, was_beating) {
             (Ok(()), true) => {}
-            (Ok(()), false) => tracing::info!("the packet path knows again that this daemon runs"),
+            (Ok(()), false) => tracing::info!("the packet path receives this daemon's heartbeat again"),
             (Err(error), true) => {
                 let error = anyhow::Error::from(error);
-                tracing::error!("tell the packet path that this daemon runs: {error:#}");
+                tracing::error!("send the heartbeat to the packet path: {error:#}");
             }
             (Err(error), false) => {
-                tracing::debug!("tell the packet path that this daemon runs, again: {:#}", anyhow::Error::from(error))
+                tracing::debug!("send the heartbeat to the packet path, again: {:#}", anyhow::Error::from(error))
             }
         }
     }
@@ -61,7 +61,8 @@ impl<D: Datapath> Engine<D> {
         self.beat();
         if let Some(since) = lapsed {
             let said = format!(
-                "NOTHING WAS DROPPED since {}, as no daemon had run, or it hung, for the time of without_daemon; it enforces again",
+                "NOTHING WAS DROPPED since {}: no daemon ran, or it hung, for longer than without_daemon; it enforces \
+                 again",
                 since.strftime("%F %T UTC")
             );
             tracing::warn!("{said}");

@@ -167,7 +167,7 @@ fn give_up_privileges() {
         Ok(remaining) => {
             tracing::warn!("{} threads keep more capabilities than are needed", remaining.threads_with_more);
         }
-        Err(error) => tracing::warn!("{error}; going on with more capabilities than are needed"),
+        Err(error) => tracing::warn!("{error}; continuing with more capabilities than are needed"),
     }
 }
 

@@ -337,7 +337,7 @@ impl<D: Datapath> Engine<D> {
         let before = self.overrides.access_of(&self.trials.pending.as_ref()?.before, clocks.now);
         let granting = granting(&before, grant, prefix, clocks.now);
         let (of, is) = (source_text(granting.first()?.prefix), granted(grant));
-        Some(format!("{of} is {is} again if the file on trial is rolled back: the configuration before it says so"))
+        Some(format!("{of} is {is} again if the file on trial is rolled back, by the configuration before it"))
     }
 
     fn still_by(&self, entry: &Entry, asked: IpNet, clocks: Clocks) -> Still {
@@ -356,7 +356,7 @@ impl<D: Datapath> Engine<D> {
             (By::Configuration, Grant::Denied) => format!("{}, or override it: ratelimitd allow {of}", edit()),
             (By::Configuration, Grant::Exempt) => edit(),
             (By::Safety, _) if entry.reason.as_deref() == Some(STORE) => {
-                "it is the store that [fleet] of the configuration names".to_owned()
+                "it is the store in [fleet] of the configuration".to_owned()
             }
             (By::Safety, _) => "its key in [safety] of the configuration switches it off".to_owned(),
         };
@@ -380,7 +380,7 @@ impl<D: Datapath> Engine<D> {
         let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, client.addr(), &windows);
         Ok(refusing_group(&report, client).map(|of| {
             let group = of.per.as_deref().unwrap_or_default();
-            format!("{group} is over its limit by rule {}, and refuses it still; {}", of.rule, free_group(group))
+            format!("{group} is over its limit by rule {}, and still refuses it; {}", of.rule, free_group(group))
         }))
     }
 }
@@ -396,7 +396,7 @@ fn refusing_group(report: &CheckReport, prefix: IpNet) -> Option<&CheckLimit> {
 fn free_group(group: &str) -> String {
     match group.parse::<IpNet>() {
         Ok(prefix) => format!("to free it: ratelimitd unblock {prefix}"),
-        Err(_) => "it frees as its window does, or by a higher limit".to_owned(),
+        Err(_) => "it passes again as its window frees, or with a higher limit".to_owned(),
     }
 }
 
@@ -417,7 +417,7 @@ fn group_still(of: &CheckLimit, prefix: IpNet, clocks: Clocks) -> Still {
 /// Logs and returns the error of a command that was not carried out, or only in part.
 fn not_freed(error: DatapathError, by: &Requester) -> Problem {
     let problem = Problem::datapath(error);
-    tracing::error!("counters and bans are not removed, as {by} asked: {}", problem.message);
+    tracing::error!("remove counters and bans, by command of {by}: {}", problem.message);
     problem
 }
 

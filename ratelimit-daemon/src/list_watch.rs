@@ -37,7 +37,7 @@ const RESTLESS_AFTER: Duration = Duration::from_secs(30);
 /// Report for a file that never comes to rest.
 const RESTLESS: &str = "it changes all the time; it is read once it has rested for two seconds";
 /// Report for list content that was tried and not confirmed.
-const REFUSED: &str = "what it holds was tried and not confirmed; `ratelimitd reload` puts it in force";
+const REFUSED: &str = "its content was tried and not confirmed; `ratelimitd reload` puts it in force";
 
 /// Identity of a file's state. None if there is no file.
 type Stamp = Option<FileStamp>;
@@ -258,7 +258,7 @@ impl ListWatch {
         }
         let ListFile { path, named_by, prefixes } = file;
         let said = format!(
-            "{named_by} ({}) is NOT FOLLOWED, its {} prefixes of before hold until it changes again: {why}",
+            "{named_by} ({}) is NOT FOLLOWED; its previous {} prefixes stay in force until it changes again: {why}",
             path.display(),
             prefixes.len()
         );
@@ -383,7 +383,7 @@ impl<D: Datapath> Engine<D> {
             let is_passed_over = |prefix: &IpNet| config.too_wide.binary_search(prefix).is_ok();
             if file.prefixes.iter().all(is_passed_over) && !self.enforced.config.list_files.contains(file) {
                 return Err(format!(
-                    "all that {} holds is more of the Internet than a list should",
+                    "every prefix in {} covers more of the Internet than a list should",
                     file.path.display()
                 ));
             }

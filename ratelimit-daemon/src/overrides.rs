@@ -71,7 +71,7 @@ mod tests {
     use ratelimit_report::fixture::config;
 
     #[test]
-    fn without_overrides_the_policy_is_the_configurations_and_a_hold_makes_every_rule_dry_run() {
+    fn the_policy_equals_the_configuration_and_a_hold_makes_rules_dry_run() {
         let mut config = config(std::path::Path::new("/nonexistent"), 3);
         let mut second = config.policy.rules[0].clone();
         second.name = "second".into();

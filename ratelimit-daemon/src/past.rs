@@ -81,7 +81,7 @@ impl Past {
     pub(super) fn close(&mut self, within: Duration) {
         self.by = None;
         if !std::mem::replace(&mut self.recorder, Recorder::off()).close(within) {
-            tracing::warn!("the history is not written to its end: it took longer than {within:?}");
+            tracing::warn!("the last records of the history are not written: it took longer than {within:?}");
         }
     }
 
@@ -247,7 +247,7 @@ fn late(trouble: Option<&str>) -> String {
     let trouble = trouble.map_or_else(|| "its disk is slow".to_owned(), str::to_owned);
     let seconds = FORGET_WITHIN.as_secs();
     format!(
-        "it did not come to that within {seconds} s: {trouble}; it is done once it can be, and to ask again tells whether it is"
+        "not done within {seconds} s: {trouble}; it stays queued, so run the command again to see whether it is done"
     )
 }
 

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_a_limited_bridge_waits_and_two_that_are_attached_already_are_said_to_count_twice() {
+    fn a_port_of_a_limited_bridge_waits_and_attached_pairs_are_reported() {
         let named = ["eth0".to_owned(), "br0".to_owned()];
         let mut paths = Paths::default();
         paths.look(&named, &links(None), path::as_key);

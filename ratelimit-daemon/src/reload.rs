@@ -23,7 +23,7 @@ fn reloaded(outcome: Result<&[String], &Problem>, what: &str) -> Occurrence {
     let detail = match outcome {
         Ok([]) => format!("{what}: no change"),
         Ok(changes) => format!("{what}: {}", changes.join("; ")),
-        Err(problem) => format!("{what} refused, and everything goes on as it was: {}", problem.message),
+        Err(problem) => format!("{what} refused, nothing was changed: {}", problem.message),
     };
     Occurrence::new(EventKind::Reload, detail)
 }
@@ -92,7 +92,7 @@ impl<D: Datapath> Engine<D> {
         let loaded = loaded.and_then(|loaded| {
             if self.trials.is_refused(&loaded.text) {
                 let why = format!(
-                    "{path} was tried and not confirmed; change it, or apply it all the same: `ratelimitd apply`"
+                    "{path} was tried and not confirmed; change it, or put it in force with `ratelimitd apply`"
                 );
                 return Err(Problem::new(ProblemKind::Conflict, why));
             }
@@ -119,8 +119,8 @@ impl<D: Datapath> Engine<D> {
     fn renew_certificate(&mut self, changes: &mut Vec<String>, notes: &mut Vec<String>) {
         match self.certificate.read() {
             Some(Ok(true)) => {
-                tracing::info!("TLS: another certificate is served from now on");
-                changes.push("certificate: another one".to_owned());
+                tracing::info!("TLS: a new certificate is served from now on");
+                changes.push("certificate: replaced".to_owned());
             }
             Some(Err(why)) => notes.push(why),
             Some(Ok(false)) | None => {}
@@ -146,7 +146,7 @@ impl<D: Datapath> Engine<D> {
                 self.overrides.breaker = tripped;
             } else {
                 for rule in tripped.tripped() {
-                    let said = format!("rule {rule} does as the configuration says again: {path} was loaded");
+                    let said = format!("rule {rule} follows the configuration again: {path} was loaded");
                     self.journal.add(Occurrence::new(EventKind::Breaker, said).of(rule));
                 }
                 // The new configuration may have another [safety] section.
@@ -158,7 +158,7 @@ impl<D: Datapath> Engine<D> {
         match outcome {
             Ok(mut changes) => {
                 match secret {
-                    Some(Ok(true)) => changes.push("the fleet's secret is read anew".to_owned()),
+                    Some(Ok(true)) => changes.push("the fleet's secret was read again".to_owned()),
                     Some(Err(why)) => notes.push(why),
                     Some(Ok(false)) | None => {}
                 }
@@ -214,7 +214,7 @@ impl<D: Datapath> Engine<D> {
     /// limits they hold fewer sources.
     fn capacity_change(&mut self, before: u64) -> Option<String> {
         let after = self.datapath.read().ok()?.sources_capacity;
-        let remedy = "; the maps were made for fewer limits: `ratelimitd detach` and a new start make room";
+        let remedy = "; the maps were made for fewer limits: `ratelimitd detach` and a restart make room";
         let remedy = if after < before { remedy } else { "" };
         (before != after).then(|| format!("sources remembered of each family: {before} -> {after}{remedy}"))
     }

@@ -155,7 +155,7 @@ impl Start {
         let path = file.path.display().to_string();
         let is_confirmed = file.text == record.confirmed;
         if !is_confirmed && file.text != record.tried {
-            tracing::info!("{path} was changed since a trial was not confirmed, and holds");
+            tracing::info!("{path} was changed after its unconfirmed trial, and is in force");
             store.remove(FILE);
             return plain(config, source);
         }
@@ -183,7 +183,7 @@ impl Start {
                         rolled_back: None,
                     });
                 }
-                Err(error) => tracing::error!("what was tried cannot be read any more: {error:#}"),
+                Err(error) => tracing::error!("the file on trial cannot be read: {error:#}"),
             }
         }
         if is_confirmed && record.state == Outcome::Refused && refused_lists.is_empty() {
@@ -191,10 +191,11 @@ impl Start {
             return plain(config, source);
         }
         if is_confirmed {
-            tracing::error!("A TRIAL WAS NOT CONFIRMED and is over: what {path} says holds");
+            tracing::error!("A TRIAL WAS NOT CONFIRMED and is over: {path} is in force");
         } else {
             tracing::error!(
-                "{path} WAS TRIED AND NOT CONFIRMED: what it said before holds; change it, or put it in force with `ratelimitd apply`"
+                "{path} WAS TRIED AND NOT CONFIRMED: its content before the trial is in force; change it, or put it \
+                 in force with `ratelimitd apply`"
             );
         }
         (file.text, file.text_path) = (record.confirmed.clone(), before_path);
@@ -227,7 +228,7 @@ fn before(file: &ConfigFile, path: &Path, record: &Record) -> anyhow::Result<(Co
 /// Saves the record of an unconfirmed trial for later starts.
 pub(super) fn remember(store: &Store, record: Record) {
     if let Err(error) = store.save(FILE, record) {
-        tracing::error!("{error}; a restart may put in force what was tried and not confirmed");
+        tracing::error!("{error}; a restart may put the unconfirmed file in force");
     }
 }
 

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_runs_have_dropped_is_not_this_ones() {
+    fn drops_of_earlier_runs_are_not_counted_as_this_runs() {
         let mut statistics = Statistics::default();
         statistics.begin(Some(&reading(10, 7)));
         let within = Duration::from_secs(60);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_and_nothing_else_is_left() {
+    fn saved_values_load_again_and_no_other_file_is_left() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().join("made/on/demand"));
         assert_eq!(store.load::<Words>("a.json"), None);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_left_half_written_is_removed_and_what_was_there_before_holds() {
+    fn a_half_written_file_is_removed_and_the_previous_one_holds() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         let words = Words { words: vec!["one".into()] };
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_for_the_owner_alone_and_not_through_what_lies_beside() {
+    fn files_are_written_for_the_owner_only_and_never_through_a_link() {
         use std::os::unix::fs::MetadataExt as _;
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().join("state"));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn a_write_failure_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("file"), "").unwrap();
         let error = Store::at(directory.path().join("file")).save("a.json", Words { words: vec![] }).unwrap_err();

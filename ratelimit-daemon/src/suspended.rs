@@ -23,13 +23,13 @@ impl<D: Datapath> Engine<D> {
                 self.enforced.must_apply = true;
                 let seconds = (suspended + Duration::from_millis(500)).as_secs().saturating_mul(SECOND_NS);
                 let said = format!(
-                    "the machine was suspended for {}: windows, bans and entries go on at the time that it is now",
+                    "the machine was suspended for {}: windows, bans and entries continue at the current time",
                     duration::words(seconds)
                 );
                 tracing::info!("{said}");
                 self.journal.add(Occurrence::new(EventKind::Reload, said));
             }
-            Err(error) => tracing::debug!("look whether the machine was suspended: {:#}", anyhow::Error::from(error)),
+            Err(error) => tracing::debug!("check for a suspension of the machine: {:#}", anyhow::Error::from(error)),
         }
     }
 }

@@ -166,8 +166,8 @@ impl<D: Datapath> Engine<D> {
             }
             Ok(()) if walk.taken_up > 0 => {
                 let said = format!(
-                    "events were lost: of {} sources that were refused or banned after that, `ratelimitd history` has the \
-                     time from then on",
+                    "events were lost: {} sources were refused or banned after that, and `ratelimitd history` has \
+                     them only from now on",
                     walk.taken_up
                 );
                 tracing::info!("{said}");
@@ -176,7 +176,7 @@ impl<D: Datapath> Engine<D> {
             Ok(()) => {}
             // A persistent failure means that the maps are unreadable, which supervision reports.
             Err(error) => {
-                tracing::debug!("take up what is refused: {:#}", anyhow::Error::from(error));
+                tracing::debug!("record the sources that are refused: {:#}", anyhow::Error::from(error));
                 self.watched.taken_up.0 = State::Losing;
             }
         }

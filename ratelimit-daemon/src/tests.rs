@@ -226,7 +226,7 @@ async fn a_failed_start_leaves_what_an_earlier_run_keeps_under_its_old_policy() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_run_keeps_is_taken_over_last_and_what_is_not_wanted_is_let_go() {
+async fn kept_interfaces_are_taken_over_last_and_unwanted_ones_are_released() {
     let directory = tempfile::tempdir().unwrap();
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
     kernel.keep(&["eth0", "eth2"], &config(directory.path(), 3).policy);
@@ -317,7 +317,7 @@ async fn a_reload_brings_rules_and_limits_without_a_restart_and_says_what_they_c
     .await;
     running.kernel.packet("eth0", opening("198.51.100.7"));
     let changes = running.client.reload().await.unwrap().changes;
-    let remedy = "the maps were made for fewer limits: `ratelimitd detach` and a new start make room";
+    let remedy = "the maps were made for fewer limits: `ratelimitd detach` and a restart make room";
     let capacity = format!("sources remembered of each family: 262144 -> 131072; {remedy}");
     assert_eq!(changes, ["rule second: added".to_owned(), capacity]);
     let stats = running.client.stats().await.unwrap();
@@ -430,7 +430,7 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
         [good, String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()]
     });
     assert!(said[0].contains("reload: ") && said[0].contains("-> 4"), "{}", said[0]);
-    assert!(said[1].contains("everything goes on as it was") && !said[1].contains("->"), "{}", said[1]);
+    assert!(said[1].contains("nothing was changed") && !said[1].contains("->"), "{}", said[1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -574,7 +574,7 @@ async fn without_a_daemon_the_client_says_so_and_how_to_turn_off_what_is_still_e
     assert!(error.to_string().starts_with("STILL ENFORCING on eth0 without a daemon: no daemon answers at"), "{error}");
     let help = error.help().join("\n");
     let (pin, off) = (pins.join("v1/link-eth0"), format!("sudo rm -r {}", pins.display()));
-    for words in [&*pin.display().to_string(), "take it off: sudo ratelimitd detach", &off] {
+    for words in [&*pin.display().to_string(), "detach it: sudo ratelimitd detach", &off] {
         assert!(help.contains(words), "no {words:?} in: {help}");
     }
 }

@@ -75,7 +75,7 @@ impl Trials {
     pub(super) fn failed(&mut self, problem: Problem) -> Problem {
         // The requester gets several lines, but a log entry and a report have one.
         let why = problem.message.replace('\n', "; ");
-        tracing::error!("reload: {why}; everything goes on as it was");
+        tracing::error!("reload: {why}; nothing was changed");
         // A refused reload during a trial says nothing about the file on trial.
         if self.pending.is_none() {
             self.last_reload.last_reload_successful = false;
@@ -90,7 +90,8 @@ impl Trials {
             return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
         };
         let again = "`ratelimitd apply --confirm` tries it again";
-        let why = format!("too late: {file} is rolled back ({why}), and what held before it holds; {again}");
+        let why =
+            format!("too late: {file} is rolled back ({why}), and the configuration before it is in force; {again}");
         Problem::new(ProblemKind::Conflict, why)
     }
 
@@ -152,7 +153,7 @@ impl<D: Datapath> Engine<D> {
         if request.confirm_seconds.is_none() && !request.force {
             self.object_to_lockout(&loaded.config, request.ssh, clocks.now)?;
         }
-        tracing::info!(user = %by, file = %file.display(), "apply {}, as {by} said", file.display());
+        tracing::info!(user = %by, file = %file.display(), "apply {}, by command of {by}", file.display());
         let mut notes = Vec::new();
         if !is_own {
             let own = own.path.display();
@@ -198,7 +199,7 @@ impl<D: Datapath> Engine<D> {
         let mut changes = changes(&self.enforced.desired, &desired);
         changes.extend(beside::changes(&self.enforced.config, &loaded.config));
         if changes.is_empty() {
-            notes.push("it says what is enforced already: there is nothing to confirm".to_owned());
+            notes.push("the file is what is enforced already: there is nothing to confirm".to_owned());
             return Ok(changes);
         }
         let until = clocks.after(Duration::from_secs(seconds).as_nanos().try_into().unwrap_or(u64::MAX));
@@ -301,7 +302,7 @@ impl<D: Datapath> Engine<D> {
     /// Follows a rollback by the kernel. Called before anything that reports or charges by rules.
     pub(super) fn notice_trial(&mut self) {
         if let Err(error) = self.watch_trial() {
-            tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
+            tracing::error!("restore the configuration before a trial: {:#}", anyhow::Error::from(error));
         }
     }
 
@@ -309,7 +310,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn forget_trial(&mut self, why: &str) {
         let Some(Running { before, before_path, record, .. }) = self.trials.pending.take() else { return };
         let file = record.file.display().to_string();
-        tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
+        tracing::warn!("{file} is ROLLED BACK, and the configuration before it is in force again: {why}");
         self.journal.add(Occurrence::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
         // No reload has failed, because the last loaded configuration is in force.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });

@@ -38,14 +38,14 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn unkept_words(&self) -> Option<String> {
         self.unkept_changes().or_else(|| {
             let why = self.list_copies.trouble()?;
-            Some(format!("A RESTART FORGETS the version of a list file that is in force: {why}; it is tried again"))
+            Some(format!("A RESTART FORGETS which version of a list file is in force: {why}; saving is tried again"))
         })
     }
 
     fn unkept_changes(&self) -> Option<String> {
         let why = [self.unkept.access.as_deref(), self.unkept.hold.as_deref(), self.fleet.unkept()];
         let why = why.into_iter().flatten().next()?;
-        Some(format!("A RESTART FORGETS what commands have changed: {why}; it is tried again"))
+        Some(format!("A RESTART FORGETS the changes by commands: {why}; saving is tried again"))
     }
 
     /// Retries failed saves when due.
@@ -63,7 +63,7 @@ impl<D: Datapath> Engine<D> {
         let _ = self.unkept.hold.is_some().then(|| self.keep_hold());
         self.fleet.keep_again(&self.host.store);
         if self.unkept_changes().is_none() {
-            tracing::info!("what commands have changed is written down now: a restart keeps it");
+            tracing::info!("the changes by commands are saved now: a restart keeps them");
         }
         self.statistics.outdate();
     }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_time_to_look_around_every_thirty_seconds() {
+    fn a_look_around_is_due_every_thirty_seconds() {
         let mut watched = Watched::new(at(5));
         let times: Vec<u64> = (5..=100).filter(|&second| watched.is_time_to_look_around(at(second))).collect();
         assert_eq!(times, [35, 65, 95]);

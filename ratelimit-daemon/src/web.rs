@@ -69,7 +69,8 @@ pub(super) fn login(
             tracing::info!("web page at {place}/: sudo ratelimitd web-token prints a link");
             if !is_private(&address) {
                 tracing::warn!(
-                    "the web page is served unencrypted, by --insecure-web: who reads the traffic can take it over"
+                    "the web page is served unencrypted, by --insecure-web: anyone who reads the traffic can take a \
+                     session over"
                 );
             }
             Some(Login::new(token, address, tls))
@@ -87,7 +88,7 @@ fn is_secret(store: &Store) -> bool {
     let mode = fs::symlink_metadata(&path).map_or(0, |of| of.permissions().mode() & 0o777);
     let is_secret = mode & 0o077 == 0;
     if !is_secret {
-        tracing::warn!("others could read {}, of mode {mode:03o}: it has a new token from now on", path.display());
+        tracing::warn!("other users could read {} (mode {mode:03o}): it has a new token from now on", path.display());
     }
     is_secret
 }
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_token_is_replaced_and_one_that_cannot_be_kept_leaves_metrics_as_they_were() {
+    fn a_broken_token_is_replaced_and_an_unkeepable_one_leaves_metrics_alone() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         for broken in ["", "{}", r#"{"version":1,"token":"00","address":"127.0.0.1:1"}"#] {

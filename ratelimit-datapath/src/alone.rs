@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_touched_after_it_was_made_tells_how_long_ago_and_nothing_else_does() {
+    fn only_a_file_touched_after_its_creation_tells_how_long_ago() {
         let directory = tempfile::tempdir().unwrap();
         let make = |name: &str, ago: u64| {
             let path = directory.path().join(name);

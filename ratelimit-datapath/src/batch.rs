@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_memory_for_long_it_ends_at_that_entry_and_at_once_for_any_other_error() {
+    fn lasting_lack_of_memory_stops_at_its_entry_and_other_errors_at_once() {
         let (mut calls, mut pauses) = (0, 0);
         let write = |_| {
             calls += 1;

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_too_early_or_is_none_is_an_error_and_no_panic() {
+    fn truncated_or_invalid_btf_is_an_error_without_a_panic() {
         let bytes = small();
         for len in 0..bytes.len() {
             assert!(Btf::parse(&bytes[..len]).is_err(), "{len}");

@@ -109,7 +109,7 @@ fn tcx_on(name: &str) -> Result<Vec<u32>, String> {
                 Some(libc::EINVAL) => Ok(Vec::new()),
                 Some(libc::EPERM) => Err("permission denied".to_owned()),
                 errno => Err(errno
-                    .map_or("it cannot be asked".to_owned(), |errno| io::Error::from_raw_os_error(errno).to_string())),
+                    .map_or("it does not answer".to_owned(), |errno| io::Error::from_raw_os_error(errno).to_string())),
             }
         }
     }

@@ -28,17 +28,17 @@ pub(crate) enum EncodeError {
     Limits(String, usize),
     #[error("rule {0}: {1} shadow limits; there is room for {SHADOWS_MAX}")]
     Shadows(String, usize),
-    #[error("rule {0}: two limits would count in one window, and every packet twice")]
+    #[error("rule {0}: two limits would share one window, and count every packet twice")]
     SharedWindow(String),
     #[error("rule {0}: a group of IPv6 sources is counted by /{IPV6_NARROW_PREFIX_MAX} or a shorter prefix")]
     NarrowGroup(String),
-    #[error("rule {0}: {1} lengths of bans; there is room for {BAN_STEPS_MAX}")]
+    #[error("rule {0}: {1} ban lengths; there is room for {BAN_STEPS_MAX}")]
     BanSteps(String, usize),
     #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
     Classes,
-    #[error("{0} prefixes of sources of one family; there is room for {PREFIXES_CAPACITY}")]
+    #[error("{0} source prefixes of one family; there is room for {PREFIXES_CAPACITY}")]
     Prefixes(usize),
-    #[error("{0} prefixes of destinations of one family; there is room for {TARGETS_MAX}")]
+    #[error("{0} destination prefixes of one family; there is room for {TARGETS_MAX}")]
     Targets(usize),
 }
 
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_dropped_and_quic_spoken_on_443_unless_the_rule_says_otherwise() {
+    fn unparsable_packets_drop_and_quic_is_on_443_unless_the_rule_says_so() {
         let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
         policy.rules[1].unparsable = Unparsable::Count;
         policy.rules[1].quic_ports = desired::QuicPorts::new(&[8443, 4433]).unwrap();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_port_has_rules_only_where_one_asks_for_it() {
+    fn packets_without_ports_have_rules_only_where_one_asks_for_them() {
         let encoded = encode(&single()).unwrap().config;
         assert_eq!((encoded.portless_rules, encoded.other_rules), (1, 0));
         let mut none = single();

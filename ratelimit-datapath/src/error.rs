@@ -6,7 +6,7 @@ pub enum DatapathError {
     /// The interface does not exist, at least not now.
     #[error("no interface {name}; there are {present}")]
     NoSuchInterface {
-        /// Requested interface.
+        /// Name of the requested interface.
         name: String,
         /// Existing interfaces, joined by commas.
         present: String,
@@ -22,7 +22,7 @@ pub enum DatapathError {
     /// The kernel or the driver lacks a needed feature.
     #[error("{what}: {why}")]
     Unsupported {
-        /// Attempted operation.
+        /// Attempted operation, in words.
         what: String,
         /// Missing feature, and what to do.
         why: String,
@@ -30,7 +30,7 @@ pub enum DatapathError {
     /// The process lacks privileges.
     #[error("{what}: permission denied; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
     NotPrivileged {
-        /// Attempted operation.
+        /// Attempted operation, in words.
         what: String,
     },
     /// The operation was refused although the process has all needed capabilities. Some confinement forbids it.
@@ -39,11 +39,11 @@ pub enum DatapathError {
          a user namespace, or the kernel's lockdown forbids it"
     )]
     Forbidden {
-        /// Attempted operation.
+        /// Attempted operation, in words.
         what: String,
     },
     /// Another daemon owns the pinned state.
-    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
+    #[error("the pinned state in {path} belongs to another running ratelimitd; {remedy}")]
     InUse {
         /// Directory of the pins.
         path: String,
@@ -66,7 +66,7 @@ pub enum DatapathError {
         /// Interface to name instead, and why.
         instead: String,
     },
-    /// Any other failure.
+    /// Any other failure, with its causes.
     #[error(transparent)]
     Other(#[from] anyhow::Error),
 }

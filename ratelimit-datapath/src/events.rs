@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_policy_has_no_more_is_told_without_its_name_and_what_is_no_event_is_not() {
+    fn events_of_removed_rules_have_no_name_and_invalid_ones_are_ignored() {
         let gone = KernelEvent::of(&Event { rule: 1, ..event("198.51.100.0/24") }, &policy()).unwrap();
         assert_eq!((gone.rule, gone.limit, gone.used), (None, None, 0));
         let changed = KernelEvent::of(&Event { slot: 1, ..event("198.51.100.0/24") }, &policy()).unwrap();

@@ -15,7 +15,7 @@ pub fn configure() {
     }
 }
 
-/// Returns freed memory to the system, in every arena. Does nothing without glibc. Takes about a millisecond.
+/// Returns freed memory to the system. Does nothing without glibc. Takes about a millisecond.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, from any thread.

@@ -180,7 +180,7 @@ const KIND: u16 = 0x3fff;
 fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)> {
     let length = rest.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
     let Some(bytes) = rest.get(..length).filter(|bytes| !bytes.is_empty()) else {
-        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} came", rest.len())));
+        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} arrived", rest.len())));
     };
     let message = NetlinkMessage::deserialize(&lean(bytes)).map_err(io::Error::other)?;
     Ok((message, length.next_multiple_of(4).min(rest.len())))
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_in_one_interface_hides_no_other() {
+    fn non_utf8_text_in_one_interface_hides_no_other() {
         const ALIAS: u16 = 20;
         const PORT: u16 = 38;
         let mtu = attribute(4, &1500_u32.to_ne_bytes());
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_and_panics_nowhere() {
+    fn truncated_link_messages_are_errors_and_never_panic() {
         let whole = link(3, &[attribute(NAME, b"eth0\0"), attribute(4, &1500_u32.to_ne_bytes())]);
         for len in 1..whole.len() {
             assert!(read(&whole[..len]).is_err(), "{len}");

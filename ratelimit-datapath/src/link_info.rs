@@ -58,7 +58,7 @@ pub(super) fn of(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let hook = match info.kind {
         KIND_XDP => Hook::Xdp,
         KIND_TCX => Hook::Tcx,
-        _ => return Err(io::Error::other("it is a link of neither XDP nor TCX")),
+        _ => return Err(io::Error::other("it is neither an XDP nor a TCX link")),
     };
     Ok(LinkInfo { hook, program: info.program, interface: info.interface })
 }

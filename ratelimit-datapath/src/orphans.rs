@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_a_directory_locked_is_found_among_other_locks() {
+    fn the_holder_of_a_directory_lock_is_found_among_other_locks() {
         let locks = "1: POSIX  ADVISORY  WRITE 10 00:1e:45 0 EOF\n2: FLOCK  ADVISORY  WRITE 11 00:1e:46 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 12 00:1e:45 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 13 00:1e:45 0 EOF\n";
         assert_eq!(holder_in(locks, "00:1e:45"), Some(12));

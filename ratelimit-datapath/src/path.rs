@@ -59,7 +59,7 @@ impl SharedPath {
     /// Returns a sentence that names both interfaces and the path between them.
     pub fn words(&self) -> String {
         let Self { lower, upper, by, .. } = self;
-        format!("{lower} and {upper} are one path: what comes in at {lower} goes on to {by}, and would count twice")
+        format!("{lower} and {upper} are one path: packets of {lower} reach {by} too, and would count twice")
     }
 
     /// Returns whether the path joins these two interfaces, in either order.
@@ -152,12 +152,13 @@ fn pair(lower: &Link, upper: &Link, hops: &[&Link]) -> SharedPath {
     let by = hops.iter().map(named).collect::<Vec<_>>().join(" and ");
     // The master of a port is an aggregate if it has no kind. A lower interface without a kind is hardware.
     let (keep, why) = match hops.iter().rev().find(|link| link.is_aggregate()) {
-        Some(aggregate) => {
-            (aggregate.name.clone(), "it sees what comes in at each of its ports, also at those that join later".into())
-        }
+        Some(aggregate) => (
+            aggregate.name.clone(),
+            "it receives the packets of each of its ports, also of ports that join later".into(),
+        ),
         None => {
             let only = format!("to limit only what {0} receives, name {0} alone", upper.name);
-            (lower.name.clone(), format!("it sees all that comes in there, also what {} receives; {only}", upper.name))
+            (lower.name.clone(), format!("it receives all packets there, also those of {}; {only}", upper.name))
         }
     };
     SharedPath { lower: lower.name.clone(), upper: upper.name.clone(), by, keep, why }
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn two_interfaces_of_one_path_are_found_over_any_number_of_levels_and_in_either_order() {
+    fn interfaces_on_one_path_are_found_over_any_levels_in_either_order() {
         let rows = [
             ("eth2 br0", "br0 (bridge)", "eth2"),
             ("eth0 bond0", "bond0 (bond)", "bond0"),
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_write_instead_shares_no_path_and_keeps_what_is_apart() {
+    fn suggested_interfaces_share_no_path_and_keep_separate_ones() {
         let host = host();
         let rows = [
             ("eth0 eth1 bond0 eth3", "bond0 eth3"),
@@ -297,7 +298,9 @@ mod tests {
     #[test]
     fn a_refusal_names_both_interfaces_the_way_between_them_and_what_to_write() {
         let refused = refuse(&names("eth2 br0"), &host(), as_flags).unwrap_err().to_string();
-        for words in ["eth2 and br0 are one path", "goes on to br0 (bridge)", "count twice", "write --iface eth2:"] {
+        for words in
+            ["eth2 and br0 are one path", "packets of eth2 reach br0 (bridge)", "count twice", "write --iface eth2:"]
+        {
             assert!(refused.contains(words), "{refused}");
         }
         let refused = refuse(&names("eth0 bond0"), &host(), as_key).unwrap_err().to_string();

@@ -60,7 +60,7 @@ pub enum PinsError {
     #[error("{0} is not in a BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`")]
     NoBpfFileSystem(PathBuf),
     /// Users other than root could detach the filter.
-    #[error("{path} {why}, so others could take the filter off; {remedy}, then start again")]
+    #[error("{path} {why}, so other users could remove the filter; {remedy}, then start again")]
     Foreign {
         /// Path that others could change.
         path: PathBuf,
@@ -95,7 +95,7 @@ impl Pins {
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         let parent = root.parent().unwrap_or(Path::new("/"));
         let kind = nix::sys::statfs::statfs(parent).map_err(|errno| PinsError::Io {
-            what: "look at",
+            what: "inspect",
             path: parent.to_owned(),
             source: errno.into(),
         })?;
@@ -263,7 +263,7 @@ pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
     let look = |path: &Path| match fs::symlink_metadata(path) {
         Ok(of) => Ok(Some(of)),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(PinsError::Io { what: "look at", path: path.to_owned(), source }),
+        Err(source) => Err(PinsError::Io { what: "inspect", path: path.to_owned(), source }),
     };
     let check = |path: &Path, is_shared: bool| {
         let Some(of) = look(path)? else { return Ok(false) };
@@ -374,8 +374,8 @@ fn other_version(dir: &Path) -> String {
     let path = dir.display();
     let own = layout::VERSION;
     let remedy = format!(
-        "what it enforces goes on. Start the version that left it, or take its filter off with its counts and bans: \
-         `sudo ratelimitd detach`, of that version or of this one, or `sudo rm -r {path}`; then start again"
+        "its filter stays in force. Start the version that left it, or remove its filter, counts and bans: `sudo \
+         ratelimitd detach`, of that version or of this one, or `sudo rm -r {path}`; then start again"
     );
     match version_of(dir) {
         Some(version) if version > own => format!(
@@ -386,7 +386,7 @@ fn other_version(dir: &Path) -> String {
         ),
         Some(version) if is_earlier(version) => format!(
             "{path} holds the state of an earlier version, of layout {version}, which is not read without a daemon; \
-             start ratelimitd, which takes it over, or `sudo ratelimitd detach` takes its filter off"
+             start ratelimitd, which takes it over, or remove its filter: `sudo ratelimitd detach`"
         ),
         Some(_) | None => format!("{path} holds the state of another version, which this one does not read; {remedy}"),
     }

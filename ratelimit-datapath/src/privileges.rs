@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_thread_lacks_is_named_and_sys_admin_stands_for_two_of_the_three() {
+    fn missing_capabilities_are_named_and_sys_admin_stands_for_two_of_three() {
         let lacks = |kept: &'static [Capability]| {
             std::thread::spawn(move || {
                 let permitted = caps::read(None, CapSet::Permitted).unwrap();

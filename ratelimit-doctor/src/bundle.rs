@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_unpacked_again_and_a_file_that_is_there_stays() {
+    fn a_bundle_unpacks_to_its_entries_and_never_overwrites_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.tar.gz");
         let mut bundle = Bundle::default();

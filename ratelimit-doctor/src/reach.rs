@@ -83,7 +83,7 @@ fn unread(path: &Path, group: Option<u32>) -> Option<String> {
         (!may(&of, wanted, group)).then(|| {
             let (part, owner, mode) = (part.display(), of.uid(), of.mode() & 0o7777);
             format!(
-                "{part} is of user {owner}, mode {mode:04o}, and the service is root without CAP_DAC_OVERRIDE; \
+                "{part} belongs to user {owner}, mode {mode:04o}, and the service is root without CAP_DAC_OVERRIDE; \
                  sudo chown root {part}"
             )
         })
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_unit_hides_and_a_socket_elsewhere_are_named_of_the_services_file_alone() {
+    fn hidden_files_and_misplaced_sockets_are_named_for_the_service_file_only() {
         let directory = tempfile::tempdir_in("/tmp").unwrap();
         let path = directory.path().join("r.toml");
         fs::write(&path, "").unwrap();

@@ -113,7 +113,7 @@ fn kernel() -> Kernel {
             Err(refusal) => Program::Refused { why: refusal.error.to_string(), log: refusal.log },
         }
     } else {
-        Program::NotTried(format!("it takes {}", lacks.join(", ")))
+        Program::NotTried(format!("it needs {}", lacks.join(", ")))
     };
     Kernel {
         release: release(),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_above_files_are_those_that_they_are_named_by_and_those_that_links_lead_to() {
+    fn directories_above_files_include_those_behind_links() {
         let directory = tempfile::tempdir().unwrap();
         let [real, link] = ["real", "link"].map(|name| directory.path().join(name));
         fs::create_dir(&real).unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mends_a_foreign_file_system_is_not_to_remove_what_is_in_it() {
+    fn the_remedy_for_a_foreign_file_system_removes_nothing_in_it() {
         let of = |path: &str| {
             let why = "belongs to user 33".to_owned();
             foreign(pins::PinsError::Foreign { path: path.into(), why, remedy: "x".into() }).1
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn kernel_files_are_parsed() {
         assert_eq!(chosen("none [integrity] confidentiality\n").as_deref(), Some("integrity"));
         assert_eq!(chosen("none\n"), None);
         assert_eq!(available_in("MemTotal: 9 kB\nMemAvailable:      3 kB\n"), Some(3072));

@@ -29,19 +29,19 @@ const ABOUT: &str = "\
 What `ratelimitd bug-report` found. Nothing was changed to find it.
 
 Masked: IPv4 and IPv6 addresses and prefixes, in any usual spelling, as <ipv4:...> and <ipv6:...>; hardware addresses;
-this host's name; the names of hosts in URLs. The same address has the same mask in all of these files, and another one
-in another report. Loopback and unspecified addresses stay.
-Taken out: what the files of secrets hold, values beside words such as password, secret and token, what stands before
-the @ of a URL and behind its host, tokens by what they begin with, passwords that programs are given, private keys. Of
-reasons and comments that users wrote, all that stands behind such a word.
+this host's name; the names of hosts in URLs. An address has the same mask in all of these files, and another mask in
+another report. Loopback and unspecified addresses stay.
+Removed: the contents of secret files, values next to words such as password, secret and token, everything before the @
+of a URL and after its host, tokens with a known beginning, passwords on command lines, private keys. In reasons and
+comments that users wrote, everything after such a word.
 Not masked: names of interfaces, rules, users and files, what else users wrote into reasons and comments, other hosts'
 names outside of URLs, addresses that are written as one decimal number.
 ";
 const ABOUT_ADDRESSES: &str = "\
 What `ratelimitd bug-report --with-addresses` found. Nothing was changed to find it. Addresses and names are as they are.
-Taken out: what the files of secrets hold, values beside words such as password, secret and token, what stands before
-the @ of a URL and behind its host, tokens by what they begin with, passwords that programs are given, private keys. Of
-reasons and comments that users wrote, all that stands behind such a word.
+Removed: the contents of secret files, values next to words such as password, secret and token, everything before the @
+of a URL and after its host, tokens with a known beginning, passwords on command lines, private keys. In reasons and
+comments that users wrote, everything after such a word.
 ";
 
 /// Treatment of addresses in the report.
@@ -75,7 +75,7 @@ impl Collected {
     fn add_known(&mut self, name: &str, text: &Result<String, String>) {
         match text {
             Ok(text) => self.add(name, text),
-            Err(why) => self.add(name, &format!("not to be had: {why}\n")),
+            Err(why) => self.add(name, &format!("not available: {why}\n")),
         }
     }
 }
@@ -140,7 +140,7 @@ fn secrets(facts: &Facts) -> Secrets {
 fn system() -> String {
     let mut out = String::new();
     for path in ["/proc/version", "/proc/cmdline", "/etc/os-release", "/proc/loadavg", "/proc/meminfo"] {
-        let text = fs::read_to_string(path).unwrap_or_else(|error| format!("not to be had: {error}\n"));
+        let text = fs::read_to_string(path).unwrap_or_else(|error| format!("not available: {error}\n"));
         // Writing to a String cannot fail.
         let _infallible = writeln!(out, "== {path}\n{}", text.trim_end());
     }
@@ -150,7 +150,7 @@ fn system() -> String {
 fn configuration(to: &mut Collected, file: &ConfigFile) {
     let path = match file {
         ConfigFile::Missing(path) => {
-            to.add("config/ratelimitd.toml", &format!("not to be had: there is no {}\n", path.display()));
+            to.add("config/ratelimitd.toml", &format!("not available: there is no {}\n", path.display()));
             return;
         }
         ConfigFile::Unreadable(path, _) | ConfigFile::Bad(path, _) | ConfigFile::Good(path, ..) => path,
@@ -173,7 +173,7 @@ async fn daemon(to: &mut Collected, facts: &Facts, socket: &Path) -> anyhow::Res
             Ok(_) => "it answers only now; make the report again".to_owned(),
             Err(error) => error.to_string(),
         };
-        to.add("daemon.txt", &format!("statistics, events and lists are not to be had: {why}\n"));
+        to.add("daemon.txt", &format!("statistics, events and lists are not available: {why}\n"));
         return Ok(());
     };
     to.add("stats.json", &(serde_json::to_string_pretty(snapshot)? + "\n"));

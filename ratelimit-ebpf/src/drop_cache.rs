@@ -45,8 +45,8 @@ pub(crate) fn of_unverified(deferred: &mut Deferred) {
 }
 
 /// Caches a drop of all segments with payload of the current connection. The server lacks the refused bytes, so it
-/// accepts nothing after them. `full_until` is when the window frees; [`Rule::shuts_until_ns`] derives the entry's end
-/// from that time. Returns 0.
+/// accepts nothing after them. `full_until` is when the window frees. [`Rule::connection_drop_until_ns`] derives the
+/// entry's end from that time. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {
@@ -55,7 +55,7 @@ pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_un
         return 0;
     }
     let Some(config) = maps::config(deferred.generation()) else { return 0 };
-    let until_ns = maps::rule(config, deferred.rule()).shuts_until_ns(deferred.now(), full_until);
+    let until_ns = maps::rule(config, deferred.rule()).connection_drop_until_ns(deferred.now(), full_until);
     let of_source = deferred.drop_key;
     if is_unverified != 0 {
         deferred.connection = deferred.connection.of_unverified_requests();
@@ -84,7 +84,7 @@ pub(crate) extern "C" fn uncache_connection_drop() -> u32 {
     cache_drop(0, deferred.now.0, Reason::OverLimit as u32)
 }
 
-/// Returns true if the current packet is a SYN whose source is not cached as suspect yet.
+/// Returns true if the current packet is a SYN of a source that is not cached as suspect yet.
 #[inline(always)]
 pub(crate) fn may_be_of_suspect(config: &Config, deferred: &Deferred) -> bool {
     let key = deferred.drop_key;

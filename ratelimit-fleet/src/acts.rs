@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_host_lifted_stays_lifted_when_it_hears_all_anew_after_a_restart() {
+    fn own_lifts_stay_when_all_acts_are_heard_again_after_a_restart() {
         let mine = |what, at| Act { host: ME.0, ..act(what, at) };
         let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
         let said = [act(deny(), NOW), act(ban(600), NOW), mine(undeny(), later(1)), mine(unblock(), later(1))];
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_back_is_followed_however_late_and_what_is_written_again_without_the_secret_is_not() {
+    fn late_lifts_are_followed_and_replays_without_the_secret_are_not() {
         let days = |days: u64| later(days * 86_400);
         let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
         let mut ledger = Ledger::default();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_said_is_unsaid_until_the_store_took_it_and_what_is_from_before_a_restart_is_said_unless_overtaken() {
+    fn user_acts_wait_for_the_store_and_survive_a_restart_unless_overtaken() {
         let mut ledger = Ledger::default();
         let deny = || What::Deny { until_ns: None, reason: None, by: "root".to_owned() };
         let begun =
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_memory_for_acts_is_bounded() {
         let mut ledger = Ledger::default();
         for number in 0..20_000_u32 {
             let prefix = IpNet::from(std::net::IpAddr::from(number.to_be_bytes()));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_has_one_mark_whatever_its_amount_and_another_where_it_is_not_summed_with_it() {
+    fn a_limits_mark_ignores_its_amount_and_differs_if_not_summed_together() {
         let limit = FleetLimit {
             identity: "web/requests".to_owned(),
             amount: 1000,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_host_says_is_read_and_says_nothing_of_its_limits() {
+    fn records_of_older_hosts_are_read_and_state_no_limits() {
         let older =
             br#"{"name":"a","version":"0.1.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
         let sealed = names(1).seal(&context(HostId([2; 8])), older, [3; 12]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_another_secret_are_counted_while_they_are_there_and_this_one_is_none_of_them() {
+    fn hosts_with_another_secret_are_counted_while_present_without_this_one() {
         let mut hosts = Hosts::default();
         let list = [1, 2, 3].map(|id| listed(id, 9_000, &record(9, 0), &names(2)));
         hosts.learn(&names(1), 10_000, &list, ME);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_the_secret_and_context_alone() {
+    fn sealed_data_opens_only_with_its_secret_and_context() {
         let sealed = names("web", 1).seal("act", b"192.0.2.1", [7; 12]);
         assert!(!sealed.windows(9).any(|part| part == b"192.0.2.1"));
         assert_eq!(names("web", 1).open("act", &sealed).unwrap(), b"192.0.2.1");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_of_the_names_has_no_key() {
+    fn debug_output_of_names_contains_no_key() {
         assert_eq!(format!("{:?}", names("web", 1)), r#"Names { prefix: "rl:web:", .. }"#);
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_others_counts_as_twice_its_way() {
+    fn waiting_for_others_counts_as_twice_the_trip() {
         let mut trips = Trips::default();
         trips.learn(at(0), MS(10), Some(MS(19)));
         assert_eq!(trips.reach(at(0)).delay, Some(MS(120)), "four trips");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_slow_from_the_third_second_with_a_late_answer_and_far_beyond_the_longest_delay() {
+    fn a_store_is_slow_after_three_late_seconds_and_far_beyond_the_last_delay() {
         for (took, distance) in
             [(99, Distance::Near), (100, Distance::Slow), (230, Distance::Slow), (231, Distance::Far)]
         {

@@ -196,7 +196,7 @@ async fn each_error_of_a_store_is_named_with_what_to_do_and_the_stores_own_words
 }
 
 #[tokio::test]
-async fn what_a_server_says_before_it_ends_a_connection_is_heard() {
+async fn an_error_sent_before_a_connection_ends_is_heard() {
     for (said, trouble) in [
         (&b"-ERR max number of clients reached\r\n"[..], Trouble::TooManyClients),
         (b"-DENIED Redis is running in protected mode.\r\n", Trouble::ProtectedMode),

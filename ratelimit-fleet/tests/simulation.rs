@@ -580,7 +580,7 @@ fn a_store_that_adds_increments_is_caught() {
 }
 
 #[test]
-fn behind_a_slow_store_no_run_passes_the_bound_that_is_printed() {
+fn no_run_behind_a_slow_store_exceeds_the_printed_bound() {
     let runs = runs() / 5;
     for slow_ms in [(10, 10), (100, 100), (400, 400), (20, 200), (5, 120)] {
         let outcomes: Vec<_> =

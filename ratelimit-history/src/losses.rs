@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_again_within_a_while_is_one_loss_and_later_it_is_another() {
+    fn losses_close_in_time_merge_and_later_ones_are_separate() {
         let mut all = Vec::new();
         add(&mut all, Lost::between(0, 2_000, 5));
         add(&mut all, Lost::between(2_000, 4_000, 6));
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_are_never_too_many_and_each_time_and_event_is_in_one(
+        fn losses_are_bounded_and_cover_each_time_and_event(
             lost in proptest::collection::vec((0..20_000_000_i64, 0..50_000_i64, 1..99_u64), 1..400),
         ) {
             let mut all = Vec::new();

@@ -55,7 +55,7 @@ pub enum QueryError {
     #[error("there is no history yet: {0} does not exist")]
     Missing(String),
     /// Another version of the program wrote the database.
-    #[error("the history is of version {0}, and this program reads {VERSION}")]
+    #[error("the history has version {0}, and this program reads version {VERSION}")]
     Version(i64),
     /// The database cannot be read.
     #[error("read the history: {0}")]

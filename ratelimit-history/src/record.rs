@@ -259,7 +259,7 @@ impl Recorder {
         match unsent {
             Some(mpsc::TrySendError::Full(Message::Forget(_, done))) => {
                 let why = self.health().detail.map(|why| format!(": {why}")).unwrap_or_default();
-                done.answer(Err(format!("too much waits to be written; ask again once less does{why}")));
+                done.answer(Err(format!("too many records wait to be written; try again later{why}")));
             }
             Some(mpsc::TrySendError::Disconnected(Message::Forget(_, done))) => {
                 done.answer(Err(self.health().detail.unwrap_or_else(|| "history is off".to_owned())));
@@ -371,7 +371,7 @@ impl Erased {
 impl Drop for Erased {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
-            done(Err("the history ended before it came to that; ask again".to_owned()));
+            done(Err("the history stopped before this was done; try again".to_owned()));
         }
     }
 }
@@ -399,7 +399,7 @@ impl Shared {
 
     /// Reports that the previous thread has not ended.
     fn tell_that_it_waits(&self, path: &Path) {
-        let detail = format!("history is not written: {}: what was kept before is still being written", path.display());
+        let detail = format!("history is not written: {}: earlier records are still being written", path.display());
         tracing::warn!("{detail}");
         self.set(|health| (health.state, health.detail) = (HealthState::Failing, Some(detail)));
     }

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_at_the_limit_has_the_database_walked_no_more_often_than_it_is_written_anew() {
+    fn a_flood_at_the_limit_walks_the_database_no_oftener_than_rewriting_it() {
         let mut kept = Kept::new();
         while kept.store.sizes.walks == 0 {
             kept.second(2_000);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_sizes_is_what_there_is_and_no_kind_is_left_out() {
+    fn reported_row_counts_match_the_database_for_every_kind() {
         let mut kept = Kept::new();
         for _ in 0..500 {
             kept.second(100);

@@ -32,7 +32,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// A newer program wrote the database, which was not changed.
-    #[error("it is of version {0}, which a newer program wrote, and this one writes {VERSION}; it is left as it is")]
+    #[error("it is of version {0}, which a newer program wrote, and this one writes {VERSION}; it is not changed")]
     Newer(i64),
     /// The database is damaged.
     #[error("it is corrupt: {0}")]

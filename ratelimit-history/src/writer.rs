@@ -184,7 +184,7 @@ impl Writer {
         if self.store.is_some() && !self.settings.path.exists() {
             self.store = None;
             self.retry_at = Instant::now();
-            self.over("the database was removed; a new one is begun");
+            self.over("the database was removed; a new one is created");
         }
         if self.store.is_none() {
             if Instant::now() < self.retry_at {
@@ -248,7 +248,7 @@ impl Writer {
     fn set_aside(&mut self, path: &Path, fault: &Fault) -> Result<(), Fault> {
         self.store = None;
         let aside = schema::set_aside(path, (self.pace.clock)())?;
-        self.over(&format!("{fault}; the database is called {} now, and a new one is begun", aside.display()));
+        self.over(&format!("{fault}; the database is renamed to {}, and a new one is created", aside.display()));
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl Writer {
         self.acts.retain(|act| !act.source.is_some_and(|source| prefix.contains(&source)));
         let path = self.settings.path.display().to_string();
         let in_words = |fault: Fault| {
-            let done = "what the file has of it stays; ask again then";
+            let done = "its records stay in the file; try again then";
             format!("{path}: {fault}; {}; {done}", remedy(&fault))
         };
         if self.store.is_none() {
@@ -284,7 +284,7 @@ impl Writer {
         let Some(store) = &mut self.store else { return Err("the database is not open".to_owned()) };
         let rows = store.forget(prefix).map_err(&in_words)?;
         // Broken files cannot be searched and may contain the source, so they are removed.
-        schema::remove_set_aside(&self.settings.path).map_err(|error| format!("remove what was set aside: {error}"))?;
+        schema::remove_set_aside(&self.settings.path).map_err(|error| format!("remove broken databases: {error}"))?;
         Ok(rows)
     }
 
@@ -338,10 +338,10 @@ impl Writer {
 /// Returns what will happen, or what a user can do.
 const fn remedy(fault: &Fault) -> &'static str {
     match fault {
-        Fault::Full => "it goes on by itself once there is room",
-        Fault::ReadOnly(_) => "it goes on by itself once the directory can be written",
+        Fault::Full => "it resumes by itself once there is room",
+        Fault::ReadOnly(_) => "it resumes by itself once the directory can be written",
         Fault::Corrupt(_) => "remove the file",
-        Fault::Newer(_) => "use the newer program, or move the file away and start again",
+        Fault::Newer(_) => "use the newer program, or move the file away and restart",
         Fault::Other(_) => "it is tried again",
     }
 }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_prefix_what_exempts_goes_before_what_denies() {
+    fn an_exemption_overrides_a_denial_of_the_same_prefix() {
         let exempt = entry("192.0.2.1/32", Grant::Exempt, By::Configuration, Some(2_000));
         let denied = entry("192.0.2.1/32", Grant::Denied, command(true), None);
         assert_eq!(deciding([&denied, &exempt], NOW), [&exempt]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_same_grant_the_later_end_holds_and_then_the_command() {
+    fn the_later_end_holds_for_equal_grants_and_then_the_command() {
         let file = entry("192.0.2.0/24", Grant::Denied, By::Configuration, Some(3_000));
         let sooner = entry("192.0.2.0/24", Grant::Denied, command(false), Some(2_000));
         let same = entry("192.0.2.0/24", Grant::Denied, command(false), Some(3_000));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_entries_of_one_prefix_the_longer_end_and_the_last_reason_that_was_given_hold() {
+    fn two_entries_of_a_prefix_keep_the_longer_end_and_the_last_given_reason() {
         let of = |until: Option<u64>, reason: Option<&str>| {
             let entry = entry("192.0.2.1/32", Grant::Denied, command(false), until);
             Entry { reason: reason.map(str::to_owned), ..entry }

@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_drop_cache_entry_for_every_two_windows() {
+    fn the_drop_cache_has_one_entry_for_every_two_windows() {
         assert_eq!([262_144, 1000, 1, u32::MAX].map(drop_cache_sets), [32_768, 128, 64, 1 << 29]);
     }
 

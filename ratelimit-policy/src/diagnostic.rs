@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_line_what_is_around_the_mark_is_shown() {
+    fn an_excerpt_of_a_long_line_shows_the_part_around_the_mark() {
         let contents = format!("a = 1\n{}\"x\"{}\n", "\u{e9}".repeat(100_000), "z".repeat(100_000));
         let at = 6 + 200_000;
         let excerpt = Excerpt::of(&contents, at..at + 3);

@@ -159,7 +159,10 @@ fn open_regular(at: &OwnedFd, name: &Path, looked_at: &FileStat) -> io::Result<F
     }
     // Some kernels let users make hard links to files that they may not read (`fs.protected_hardlinks`).
     if of.st_nlink > 1 && of.st_uid != directory.st_uid && !is_trusted(directory.st_uid) {
-        return Err(refused(format!("it has other names too, and user {} could make this one", directory.st_uid)));
+        return Err(refused(format!(
+            "it has other hard links, and user {} could have made this one",
+            directory.st_uid
+        )));
     }
     Ok(file.into())
 }
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once() {
+    fn irregular_files_are_refused_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_bytes_as_asked_for_are_read_and_one_more_is_refused() {
+    fn files_up_to_the_maximum_size_are_read_and_larger_ones_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         for (len, is_read) in [(0, true), (100, true), (101, false), (1 << 40, false)] {
@@ -329,7 +332,7 @@ mod tests {
         fs::hard_link(&secret, &name).unwrap();
         assert_eq!(anyones(&name), "text");
         if give_away(&feed) {
-            assert!(anyones(&name).contains("user 65534 could make this one"), "{}", anyones(&name));
+            assert!(anyones(&name).contains("user 65534 could have made this one"), "{}", anyones(&name));
             assert_eq!(anyones(&secret), "text");
         }
     }

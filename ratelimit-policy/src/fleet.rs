@@ -221,8 +221,8 @@ impl fmt::Display for Warning {
         let window = *window_ns as f64 / SECOND_NS as f64;
         write!(
             f,
-            "its window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: hosts may hear of each other \
-             too late, and each admits the whole limit then",
+            "its window of {window} s is shorter than {INTERVALS_MIN} intervals of {} s: reports may arrive too late, \
+             and then each host admits the whole limit",
             interval.as_secs_f64()
         )
     }
@@ -245,7 +245,7 @@ pub fn acl_line(user: &str, name: &str) -> String {
 
 /// The reason why a limit with GCRA is not shared, and the help.
 pub const GCRA_REFUSED: (&str, &str) = (
-    "a limit with algorithm = \"gcra\" has no buckets to sum over the fleet",
+    "a limit with algorithm = \"gcra\" has no buckets that the fleet can sum",
     "use algorithm = \"buckets\", or keep the rule's limits to this host: fleet = false",
 );
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_step_in_every_bucket_is_within_what_is_unheard() {
+    fn counts_below_a_step_in_every_bucket_stay_within_the_unheard_share() {
         for amount in [1, 2, 7, 10, 63, 64, 1000, 1_000_000] {
             for hosts in [1, 2, 3, 4, 10, 32] {
                 for sum in [Sum::Verified, Sum::All] {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_pass_the_bound_before_the_next_crossing_is_urgent() {
+    fn a_count_that_could_pass_the_bound_before_the_next_crossing_is_urgent() {
         let terms = Terms::new(&thousand_in_five_minutes(), 4);
         assert!(!terms.is_urgent(93));
         assert!(terms.is_urgent(94));

@@ -125,7 +125,7 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     let is_removed = |rule: &&Rule| !new.rules.iter().any(|after| after.name == rule.name);
     lines.extend(old.rules.iter().filter(is_removed).map(|rule| format!("rule {}: removed", rule.name)));
     if lines.is_empty() && !plan.is_empty() {
-        lines.push("order of rules or limits, or some of many prefixes".to_owned());
+        lines.push("order of rules or limits, or some of the prefixes".to_owned());
     }
     lines
 }
@@ -195,7 +195,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
             }
             if from.step_bits != to.step_bits {
                 let step = |shared: Shared| 1_u64 << shared.step_bits.min(Parts::WHOLE);
-                lines.push(format!("told to the fleet of {limit}: each {} -> each {}", step(from), step(to)));
+                lines.push(format!("fleet report of {limit}: every {} -> every {}", step(from), step(to)));
             }
         }
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_in_a_fleet_reads_as_one() {
+    fn a_fleet_change_reads_as_one_line() {
         let of = |rule: &str, fleet: &str| {
             let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1000/5m\"]\n{rule}\n{fleet}\n");
             let config = file::parse(Path::new("r.toml"), &text, |_| Err(String::new())).expect("well-formed");
@@ -297,7 +297,7 @@ mod tests {
                 ),
             ),
             (&shared, &of("fleet_sum = \"all\"", fleet), Some("fleet sum of 1000/5m requests: verified -> all")),
-            (&shared, &of("", &format!("{fleet}0")), Some("told to the fleet of 1000/5m requests: each 16 -> each 2")),
+            (&shared, &of("", &format!("{fleet}0")), Some("fleet report of 1000/5m requests: every 16 -> every 2")),
             (&shared, &shared, None),
         ] {
             assert_eq!(changes(old, new), line.as_slice());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named() {
+    fn changes_that_need_a_restart_are_named() {
         let old = settings(&["eth0"], "1000/5m");
         let new = with(
             &["eth1"],
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_in_a_rule_of_many_keys_reads_as_it_is_written() {
+    fn changes_of_a_rule_with_many_keys_read_as_written() {
         let old = state(&settings(&["eth0"], "1000/5m"));
         let mut new = old.clone();
         let rule = &mut new.policy.rules[0];
@@ -473,7 +473,7 @@ mod tests {
         }
 
         #[test]
-        fn the_same_holds_for_states_of_many_rules(current in large_states(), wanted in large_states()) {
+        fn plans_between_states_of_many_rules_reach_the_goal(current in large_states(), wanted in large_states()) {
             let plan = diff(&current, &wanted);
             prop_assert_eq!(apply(&current, &plan), wanted.clone());
             prop_assert_eq!(plan.is_empty(), current == wanted);

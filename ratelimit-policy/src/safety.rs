@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_logged_in_from_elsewhere_is_found_until_the_session_ends() {
+    fn remote_logins_are_found_until_their_session_ends() {
         let directory = tempfile::tempdir().unwrap();
         for (name, contents) in [
             (

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
+    fn problems_of_secret_files_are_reported_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let secret = "s".repeat(BYTES_MIN);
         let fleet =

@@ -85,13 +85,13 @@ fn traffic(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     family(
         out,
         "ratelimitd_packets",
-        "Packets by what was done with them and why; the rule is empty where none judged",
+        "Packets by verdict and reason; the rule is empty if none judged them",
         rows().map(|(of, counter)| (traffic_labels(of, counter), ConstCounter::new(counter.packets))),
     )?;
     family(
         out,
         "ratelimitd_bytes",
-        "Bytes of frames by what was done with them and why; the rule is empty where none judged",
+        "Bytes of frames by verdict and reason; the rule is empty if none judged them",
         rows().map(|(of, counter)| (traffic_labels(of, counter), ConstCounter::new(counter.bytes))),
     )
 }
@@ -101,8 +101,8 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     let none = Labels::new;
     let ByFamily { ipv4, ipv6 } = of.tracked_by_family;
     let by_family = |[v4, v6]: [u64; 2]| [("ipv4", v4), ("ipv6", v6)].map(|(of, n)| (vec![("family", of)], gauge(n)));
-    family(out, "ratelimitd_sources_tracked", "Sources remembered", by_family([ipv4, ipv6]))?;
-    let help = "Sources remembered at most";
+    family(out, "ratelimitd_sources_tracked", "Sources tracked now", by_family([ipv4, ipv6]))?;
+    let help = "Maximum number of tracked sources";
     family(out, "ratelimitd_sources_capacity", help, by_family([of.capacity; 2]))?;
     let over = |rule: &Rule| gauge(rule.sources_over_limit);
     family(
@@ -120,7 +120,7 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     let closed = &snapshot.connections;
     let help = "Open connections of denied or banned sources that were ended";
     family(out, "ratelimitd_connections_ended", help, [(none(), ConstCounter::new(closed.ended))])?;
-    let help = "Those that were to end too, beyond the budget";
+    let help = "Connections that should have ended too, but were beyond the budget";
     family(out, "ratelimitd_connections_left_open", help, [(none(), ConstCounter::new(closed.left_open))])?;
     family(
         out,
@@ -128,21 +128,20 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         "Bans that a rule has begun",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
     )?;
-    let help = "Packets of sources that could not be remembered";
+    let help = "Packets of sources that were not tracked";
     family(out, "ratelimitd_packets_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
-    let help =
-        "The same as ratelimitd_packets_not_admitted_total, by the name of earlier versions: packets, not sources";
+    let help = "Old name of ratelimitd_packets_not_admitted_total; it counts packets";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
-    let help = "Sources newly remembered, in each limit on its own";
+    let help = "Newly tracked sources, counted for each limit separately";
     family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
-    let help = "Packets that were refused by their source's window, as the drop cache was full";
+    let help = "Refused packets for which the drop cache had no room";
     family(out, "ratelimitd_refusals_not_cached", help, [(none(), ConstCounter::new(of.not_cached))])?;
-    let help = "One in so many packets of new sources is sampled: 1 unless more new ones come than can be remembered";
+    let help = "Sampling rate: one in this number of packets of new sources is counted; 1 without overload";
     family(out, "ratelimitd_sources_sampled_one_in", help, [(none(), gauge(of.sampled_one_in))])
 }
 
 fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
-    let help = "Events of sources that began to be refused or banned, and that nobody was told of";
+    let help = "Lost events of sources that began to be refused or banned";
     family(out, "ratelimitd_events_lost", help, [(Labels::new(), ConstCounter::new(snapshot.events.lost))])?;
     let failed = |error: &MapError| ConstCounter::new(error.count);
     family(
@@ -170,7 +169,7 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     family(
         out,
         "ratelimitd_fallen_back",
-        "Whether the rule fell back to dry run, as it dropped more than it may",
+        "Whether the rule fell back to dry run because it dropped more than it may",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(has_fallen_back(rule)))),
     )?;
     let is_panic = snapshot.hold.as_ref().is_some_and(|hold| hold.panic);
@@ -184,10 +183,10 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
 /// Writes the metrics of the history. A history that the configuration turns off never fails and loses nothing.
 fn history(out: &mut DescriptorEncoder<'_>, health: Option<&Health>) -> fmt::Result {
     let fails = health.is_some_and(|of| of.state != HealthState::Ok);
-    let help = "Whether the history is not written though it is meant to be";
+    let help = "Whether the history is on but cannot be written";
     family(out, "ratelimitd_history_failing", help, [(Labels::new(), gauge(u64::from(fails)))])?;
     let lost = health.map_or(0, |of| of.lost);
-    let help = "Records that the history lost, as its queue was full";
+    let help = "Records that the history lost because its queue was full";
     family(out, "ratelimitd_history_records_lost", help, [(Labels::new(), ConstCounter::new(lost))])?;
     let bytes = health.map_or(0, |of| of.bytes);
     family(out, "ratelimitd_history_bytes", "Size of the history's database", [(Labels::new(), gauge(bytes))])
@@ -217,18 +216,18 @@ fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         };
         ListState::ALL.map(row)
     });
-    family(out, "ratelimitd_list_state", "Whether this of a list file is in force", states)?;
-    let help = "Whether the last reload was carried out, and every list file is followed";
+    family(out, "ratelimitd_list_state", "Whether the list file is in this state", states)?;
+    let help = "Whether the last reload succeeded and every list file is followed";
     let successful = gauge(u64::from(config.last_reload_successful && stale == 0));
     family(out, "ratelimitd_config_last_reload_successful", help, [(Labels::new(), successful)])?;
-    let help = "Whether a file that was on trial was rolled back, and none was put in force since";
+    let help = "Whether a file on trial was rolled back and no file took effect since";
     let rolled_back = gauge(u64::from(config.rolled_back.is_some()));
     family(out, "ratelimitd_config_rolled_back", help, [(Labels::new(), rolled_back)])?;
     let since_1970 = config.last_reload_success_at.duration_since(jiff::Timestamp::UNIX_EPOCH);
     family(
         out,
         "ratelimitd_config_last_reload_success_timestamp_seconds",
-        "When a reload was last carried out",
+        "Time of the last successful reload",
         [(Labels::new(), ConstGauge::new(since_1970.as_secs_f64()))],
     )
 }
@@ -239,19 +238,24 @@ fn access_logs(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Res
         let row = |(outcome, lines)| (vec![("log", &*of.log), ("outcome", outcome)], ConstCounter::new(lines));
         of.lines.by_outcome().map(row)
     });
-    family(out, "ratelimitd_access_log_lines", "Lines of access logs by what became of them", lines)?;
+    family(out, "ratelimitd_access_log_lines", "Lines of access logs by outcome", lines)?;
     let skipped = logs.iter().map(|of| (vec![("log", &*of.log)], ConstCounter::new(of.skipped_bytes)));
-    family(out, "ratelimitd_access_log_skipped_bytes", "Bytes of access logs that were left out", skipped)?;
+    family(out, "ratelimitd_access_log_skipped_bytes", "Bytes of access logs that were skipped", skipped)?;
     let behind = logs.iter().map(|of| (vec![("log", &*of.log)], ConstGauge::new(of.behind_seconds)));
-    family(out, "ratelimitd_access_log_behind_seconds", "Time since the end of an access log was reached", behind)?;
+    family(
+        out,
+        "ratelimitd_access_log_behind_seconds",
+        "Time since the reader last reached the end of an access log",
+        behind,
+    )?;
     let troubled = logs.iter().map(|of| (vec![("log", &*of.log)], gauge(u64::from(of.trouble.is_some()))));
     family(out, "ratelimitd_access_log_failing", "Whether requests are counted as without this access log", troubled)?;
     let added: BTreeMap<_, _> = logs.iter().flat_map(|of| &of.requests_added).collect();
     let added = added.into_iter().map(|(rule, count)| (vec![("rule", &**rule)], ConstCounter::new(*count)));
-    family(out, "ratelimitd_access_log_requests_added", "Requests that access logs have charged", added)?;
+    family(out, "ratelimitd_access_log_requests_added", "Requests charged by access logs", added)?;
     let turns: BTreeMap<_, _> = logs.iter().flat_map(|of| &of.turn_requests_max).collect();
     let turns = turns.into_iter().map(|(rule, requests)| (vec![("rule", &**rule)], gauge(*requests)));
-    let help = "Highest number of requests that a turn of one source is charged as";
+    let help = "Highest number of requests that one turn of a source is charged as";
     family(out, "ratelimitd_access_log_turn_requests_max", help, turns)
 }
 

@@ -176,7 +176,7 @@ pub struct FleetHost {
     pub heard_seconds_ago: f64,
     /// Seconds that the host's clock is ahead of the store's; none if the host does not know yet.
     pub clock_ahead_seconds: Option<f64>,
-    /// Version of ratelimitd on the host.
+    /// Version of the program on the host.
     pub version: String,
     /// Amount that the host admitted under the fleet's limits in the last minute.
     pub admitted_last_minute: u64,

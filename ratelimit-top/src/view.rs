@@ -31,15 +31,15 @@ const HELP: &str = "\
 s       sort: refused, refused a second, share of the limit, wait
 p       pause: nothing is read until p again
 ↑ ↓ j k PgUp PgDn Home End   choose a source, or scroll
-Enter   one source whole; Esc or q goes back
+Enter   details of one source; Esc or q goes back
 a       allow the source, as `ratelimitd allow` does
 d       deny it, as `ratelimitd deny` does
 u       unblock it, as `ratelimitd unblock` does
-?       this
+?       this help
 q       quit; Ctrl-Z suspends
 
 Each change asks first, and names what it will do.
-A red, green or yellow word says no more than the word.";
+Colours add nothing to what the words say.";
 
 /// Styling of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,17 +233,17 @@ fn dialog(frame: &mut Frame<'_>, dialog: &Dialog, area: Rect, paint: Paint) {
         Dialog::Lasts { verb, source, text, problem } => {
             let problem = problem.as_ref().map_or_else(String::new, |problem| format!("\n{problem}\n"));
             let body = format!(
-                "For how long? 10m, 12h, 7d, or permanent\n\n> {text}\u{2588}\n{problem}\nEnter goes on, Esc leaves it"
+                "For how long? 10m, 12h, 7d, or permanent\n\n> {text}\u{2588}\n{problem}\nEnter continues, Esc cancels"
             );
             (format!("{} {source}", verb.word()), body)
         }
         Dialog::Question(order) => {
-            let body = format!("{}\n\n    {}\n\ny does it, n leaves it", order.question(), order.command());
+            let body = format!("{}\n\n    {}\n\ny confirms, n cancels", order.question(), order.command());
             (format!("{} {}", order.verb.word(), order.source), body)
         }
         Dialog::Waiting(order) => ("Asked".to_owned(), format!("{}\n\nThe daemon has been asked …", order.command())),
-        Dialog::Answer(Ok(said)) => ("Done".to_owned(), format!("{}\n\nAny key goes on", said.trim_end())),
-        Dialog::Answer(Err(why)) => ("NOT DONE".to_owned(), format!("{}\n\nAny key goes on", why.trim_end())),
+        Dialog::Answer(Ok(said)) => ("Done".to_owned(), format!("{}\n\nAny key continues", said.trim_end())),
+        Dialog::Answer(Err(why)) => ("NOT DONE".to_owned(), format!("{}\n\nAny key continues", why.trim_end())),
     };
     let width = area.width.saturating_sub(8).min(76);
     let inner = usize::from(width.saturating_sub(4));

@@ -58,21 +58,23 @@ impl Exit {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Internal => "internal error; of `doctor`, a problem",
+            Self::Internal => "internal error; `doctor`: a problem",
             Self::Usage => {
                 "usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change that \
-                 `--force` would need"
+                 needs `--force`"
             }
             Self::Blocked => {
                 "`check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`: something \
                  else allows it; `import`, and a command on the lines of standard input: some entries are refused, the \
                  others hold"
             }
-            Self::Unavailable => "the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers",
+            Self::Unavailable => {
+                "the kernel or driver lacks support, or no daemon answers; `crowdsec`: no local API answers"
+            }
             Self::Occupied => {
                 "the interface has another XDP program, the socket another daemon, or a trial has to be confirmed first"
             }
-            Self::NotPrivileged => "not privileged; `crowdsec`: the local API does not take the key",
+            Self::NotPrivileged => "not privileged; `crowdsec`: the local API refuses the key",
             Self::Config => "bad configuration file",
         }
     }
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_type_as_root_is_the_same_command_for_a_shell() {
+    fn the_command_to_type_as_root_is_quoted_for_a_shell() {
         let typed = ["deny", "192.0.2.7", "--reason", "it's a scraper", ""].map(str::to_owned);
         assert_eq!(with_sudo(typed, None), r"sudo ratelimitd deny 192.0.2.7 --reason 'it'\''s a scraper' ''");
         let socket = Some("/run/my ratelimitd/control.sock");

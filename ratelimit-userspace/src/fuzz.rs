@@ -116,7 +116,7 @@ fn desired(config: &Config) -> DesiredState {
 }
 
 #[test]
-fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
+fn any_configuration_is_understood_within_bounds_or_refused_in_words() {
     for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let list = list_text(&mut choices);
@@ -147,7 +147,7 @@ fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
 }
 
 #[test]
-fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
+fn any_bytes_of_a_configuration_are_understood_or_refused_in_words() {
     for_any_bytes(|bytes| {
         exercise(bytes, bytes);
         exercise_list(bytes);
@@ -155,7 +155,7 @@ fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
 }
 
 #[test]
-fn whatever_a_list_file_holds_it_is_bounded_and_an_error_in_it_has_a_line() {
+fn any_list_file_is_bounded_and_its_errors_have_a_line() {
     for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let mut text = list_text(&mut choices);

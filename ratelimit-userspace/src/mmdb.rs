@@ -57,7 +57,7 @@ impl fmt::Display for Database {
         let kind = if self.kind.is_empty() { "a database without a name" } else { &self.kind };
         match self.built {
             Some(built) => write!(f, "{kind} of {}", built.strftime("%Y-%m-%d")),
-            None => write!(f, "{kind} of no known date"),
+            None => write!(f, "{kind} of unknown date"),
         }
     }
 }
@@ -66,7 +66,7 @@ impl fmt::Display for Database {
 #[derive(Debug, thiserror::Error)]
 pub enum MmdbError {
     /// The file is no database, or a damaged one.
-    #[error("this is no whole database in MaxMind's format: {0}")]
+    #[error("this is not a complete database in MaxMind's format: {0}")]
     Damaged(String),
     /// The database has no numbers of autonomous systems.
     #[error("{0} has no autonomous systems")]
@@ -83,10 +83,10 @@ pub enum MmdbError {
         asked: String,
     },
     /// The kernel cannot hold this number of prefixes.
-    #[error("there are more than {PREFIXES_MAX} prefixes of one family, for which the kernel has no room")]
+    #[error("the kernel has no room for more than {PREFIXES_MAX} prefixes of one family")]
     TooMany,
     /// Reading takes longer than for any intact database.
-    #[error("reading it takes too long: its tree is not what a whole database has")]
+    #[error("reading it takes too long: its tree is damaged")]
     Overdue,
 }
 
@@ -250,7 +250,7 @@ pub fn text(listed: &Listed, asked: &[Selector]) -> String {
     );
     if !listed.missing.is_empty() {
         // Writing to a String cannot fail.
-        let _infallible = writeln!(text, "# IN NO NETWORK of it: {}", selector::words(&listed.missing));
+        let _infallible = writeln!(text, "# NOT IN THE DATABASE: {}", selector::words(&listed.missing));
     }
     for prefix in &listed.prefixes {
         let _infallible = writeln!(text, "{prefix}");

@@ -50,7 +50,7 @@ fn a_capture_that_is_cut_off_is_read_from_standard_input_with_a_warning() {
 }
 
 #[test]
-fn a_configuration_that_is_a_pipe_is_refused_by_whatever_reads_it_and_nothing_waits_for_it() {
+fn a_configuration_that_is_a_pipe_is_refused_without_waiting() {
     let directory = directory(&[]);
     let made = std::process::Command::new("mkfifo").arg(directory.path().join("pipe")).status().expect("run mkfifo");
     assert!(made.success());

@@ -65,7 +65,7 @@ fn networks_of_all_that_is_asked_for_are_joined_and_aliases_are_not_doubled() {
     assert_eq!(
         said,
         "# AS64497, AS64511, out of Test-ASN of 2026-11-01, by `ratelimitd lists from-mmdb`: changes by hand are \
-         overwritten.\n# IN NO NETWORK of it: AS64511\n192.0.2.128/25\n"
+         overwritten.\n# NOT IN THE DATABASE: AS64511\n192.0.2.128/25\n"
     );
 }
 
@@ -127,7 +127,7 @@ fn is_record_of_all_ipv4_shared() -> Vec<u8> {
 
 fn is_damaged(bytes: &[u8], why: &str) {
     let error = found(bytes, &selectors(&[64_496], &[])).unwrap_err();
-    assert!(error.starts_with("this is no whole database") && error.contains(why), "{error}");
+    assert!(error.starts_with("this is not a complete database") && error.contains(why), "{error}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn time_that_is_over_ends_it() {
 }
 
 #[test]
-fn as_many_prefixes_as_the_kernel_has_room_for_and_no_more() {
+fn lists_hold_as_many_prefixes_as_the_kernel_and_no_more() {
     // Every second address of the first ones, below a chain of nodes that leads there.
     let of = |pairs: u32| {
         let depth = u32::BITS - pairs.ilog2() - 1;
@@ -247,7 +247,7 @@ proptest! {
 
     /// Checks the ends of networks and their neighbours, which represent all addresses: nothing changes in between.
     #[test]
-    fn of_every_address_the_list_says_what_the_networks_say(
+    fn the_list_agrees_with_the_networks_for_every_address(
         networks in networks(),
         record_size in prop_oneof![Just(24_u16), Just(28), Just(32)],
         aliases in any::<bool>(),
@@ -309,7 +309,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_bytes_are_it_ends_and_does_not_panic(
+    fn arbitrary_bytes_end_without_a_panic(
         networks in networks(),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in proptest::option::of(any::<prop::sample::Index>()),
@@ -350,8 +350,8 @@ fn a_list_is_made_whole_or_the_old_one_stays() {
     fs::write(at("packed.mmdb"), [&[0x1f, 0x8b, 8][..], &asns].concat()).unwrap();
     let made = ["asn.mmdb", "--asn", "AS64496", "--asn", "64511", "-o", "list.txt"];
     let (code, stdout, stderr) = said(&run(directory.path(), &made));
-    assert_eq!((code, stderr.as_str()), (Some(0), "warning: asn.mmdb: no network is of AS64511\n"));
-    assert_eq!(stdout, "list.txt: 1 prefixes of IPv4 and 1 of IPv6, out of Test-ASN of 2026-11-01\n");
+    assert_eq!((code, stderr.as_str()), (Some(0), "warning: asn.mmdb: no network belongs to AS64511\n"));
+    assert_eq!(stdout, "list.txt: 1 prefixes of IPv4 and 1 of IPv6, from Test-ASN of 2026-11-01\n");
     let list = fs::read_to_string(at("list.txt")).unwrap();
     assert_eq!(fs::metadata(at("list.txt")).unwrap().permissions().mode() & 0o7777, 0o644);
     assert_eq!(lists::parse(Path::new("list"), &list).unwrap(), ["192.0.2.0/24", "2001:db8::/32"].map(net));
@@ -359,12 +359,12 @@ fn a_list_is_made_whole_or_the_old_one_stays() {
     for (arguments, code_then, what) in [
         (&["asn.mmdb", "--asn", "64511"][..], 2, "Test-ASN of 2026-11-01 has no network of AS64511"),
         (&["asn.mmdb", "--country", "XX"], 78, "Test-ASN of 2026-11-01 has no countries"),
-        (&["cut.mmdb", "--asn", "64496"], 78, "no whole database"),
+        (&["cut.mmdb", "--asn", "64496"], 78, "not a complete database"),
         (&["packed.mmdb", "--asn", "64496"], 78, "the database is packed"),
         (&["none.mmdb", "--asn", "64496"], 78, "cannot read the database"),
         (&["/dev/zero", "--asn", "64496"], 78, "it is a device"),
-        (&["asn.mmdb", "--asn", "x"], 2, "the number of an autonomous system is meant"),
-        (&["asn.mmdb", "--country", "DEU"], 2, "the two letters of a country are meant"),
+        (&["asn.mmdb", "--asn", "x"], 2, "write the number of an autonomous system"),
+        (&["asn.mmdb", "--country", "DEU"], 2, "write the two letters of a country"),
         (&["asn.mmdb"], 2, "--asn"),
     ] {
         let (code, stdout, stderr) = said(&run(directory.path(), &[arguments, &["-o", "list.txt"]].concat()));
@@ -390,7 +390,7 @@ fn a_list_that_has_everybody_is_made_with_a_warning() {
     let halves = [("0.0.0.0/1", country("DE")), ("128.0.0.0/1", country("DE"))];
     fs::write(directory.path().join("c.mmdb"), of("Test-Country", &halves)).unwrap();
     let (code, _, stderr) = said(&run(directory.path(), &["c.mmdb", "--country", "DE"]));
-    let warning = "warning: c.mmdb: the list has 0.0.0.0/0, which is everybody: denied, it locks out all\n";
+    let warning = "warning: c.mmdb: the list has 0.0.0.0/0, which is every address: to deny it locks out everybody\n";
     assert_eq!((code, stderr.as_str()), (Some(0), warning));
 }
 

@@ -99,7 +99,7 @@ const SAME: [&str; 26] = [
 ];
 
 #[test]
-fn the_same_requests_are_judged_the_same_in_every_format() {
+fn equal_requests_are_judged_alike_in_every_format() {
     let directory = copied();
     for name in SAME {
         let report = json(&["replay", name, "--limit", "3/1m", "--json"], directory.path());
@@ -187,7 +187,7 @@ transcripts! {
 }
 
 #[test]
-fn what_is_packed_otherwise_is_named_with_the_command_that_unpacks_it() {
+fn other_archives_are_named_with_their_unpack_command() {
     let directory = TempDir::new().expect("a directory for files");
     let mut tar = vec![0; 512];
     tar[..10].copy_from_slice(b"access.log");
@@ -257,7 +257,7 @@ fn standard_input_may_be_packed_and_is_read_once() {
     }
     let output = run(&["replay", "-", "-", "--limit", "3/1m"], logs());
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("can be read once only"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("can be read only once"));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn suggest_says_which_lists_and_prefixes_those_over_the_proposed_limit_are_in() 
 }
 
 #[test]
-fn a_list_that_cannot_be_read_ends_it_with_its_line_and_suggest_asks_for_a_log_beside_it() {
+fn an_unreadable_list_ends_a_replay_with_its_line_and_suggest_needs_a_log() {
     let directory = crawled(1..=30);
     for (arguments, code, word) in [
         (&["replay", "access.log", "--limit", "3/1m", "--list", "broken.txt"][..], 78, "broken.txt:1:1"),

@@ -47,10 +47,10 @@ pub fn check_prefix(report: &PrefixReport) -> String {
     let mut out = match report.blocked {
         Extent::None => format!("{prefix} passes: no rule drops packets of an address in it.\n"),
         Extent::Some => format!("{prefix} is partly blocked.\n"),
-        Extent::All => format!("{prefix} is blocked, all of it.\n"),
+        Extent::All => format!("{prefix} is blocked completely.\n"),
     };
     if let Some(author) = &report.decided_by {
-        out += &format!("As a whole it is decided by {author}.\n");
+        out += &format!("The whole network is decided by {author}.\n");
     }
     let of = &report.sources;
     out += &format!(
@@ -176,7 +176,7 @@ fn guard(of: &CheckGuard) -> String {
     };
     let whose = of.per.as_ref().map_or_else(String::new, |group| format!(" {group}:"));
     let advice =
-        if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
+        if of.over { "  `guard = \"off\"` in the rule turns its guard off; a higher limit widens it.\n" } else { "" };
     let used = |guarded: Guarded, what: &str| format!("{} of {} {what}", number(guarded.used), number(guarded.limit));
     let beyond = format!("{GUARDED_CONNECTIONS} beyond the first {}", number(of.connections.limit));
     let datagrams = of.datagrams.map_or_else(String::new, |of| format!(", and {}", used(of, GUARDED_DATAGRAMS)));
@@ -225,7 +225,7 @@ fn limit(limit: &CheckLimit) -> String {
 /// Formats the usage of a limit that a fleet shares: ` (412 here, 588 elsewhere, told 0.4 s ago)`.
 fn elsewhere(limit: &CheckLimit) -> String {
     let Some(others) = limit.used_elsewhere else { return String::new() };
-    let told = limit.told_seconds_ago.map_or_else(String::new, |ago| format!(", told {}", fleet::ago(ago)));
+    let told = limit.told_seconds_ago.map_or_else(String::new, |ago| format!(", reported {}", fleet::ago(ago)));
     format!(" ({} here, {} elsewhere{told})", number(limit.used), number(others))
 }
 

@@ -157,11 +157,11 @@ pub fn config_words(config: &Config) -> String {
         }
         if let Some((_, candidates)) = config.candidates.iter().find(|(name, _)| *name == rule.name) {
             let amounts: Vec<String> = candidates.iter().map(limit_short).collect();
-            line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
+            line("  candidates", &format!("{}: compared with what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
         if let Some(words) = told_words(rule, answers(config)) {
-            line("  tells", &words);
+            line("  answers", &words);
         }
         for words in guard_words(rule) {
             line("  guard", &words);
@@ -272,7 +272,7 @@ fn others_with<'a>(policy: &'a Policy, rule: &Rule, log: &AccessLog) -> Vec<&'a 
 
 fn shared_log_words(others: &[&str]) -> String {
     let (rules, have) = if others.len() == 1 { ("rule", "has") } else { ("rules", "have") };
-    format!("is read for this rule alone, though {rules} {} {have} it: give the ports of each a log", others.join(", "))
+    format!("is read only for this rule, though {rules} {} {have} it: give each rule's ports a log", others.join(", "))
 }
 
 /// Says how far the rule bounds clients that share records between requests, as HTTP/2 and HTTP/3 clients can. None if
@@ -284,10 +284,10 @@ fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
     }
     Some(if rule.access_logs.is_empty() {
         "and HTTP/3: requests that share a record count as one, so such clients exceed the limit; remedies: an \
-         access_log, fewer streams in the server (http2_max_concurrent_streams), a limit of connections beside"
+         access_log, fewer streams in the server (http2_max_concurrent_streams), an additional limit of connections"
     } else {
-        "and HTTP/3: each window admits the limit and what is in flight before its first lines are read, connections \
-         times streams"
+        "and HTTP/3: each window admits the limit and the requests in flight before its first lines are read, \
+         connections times streams"
     })
 }
 
@@ -302,16 +302,16 @@ pub fn bans_words(bans: &Bans) -> String {
 
 fn hook_words(hook: HookChoice) -> &'static str {
     match hook {
-        HookChoice::Auto => "auto: at XDP; where that is taken, by TCX",
-        HookChoice::Xdp => "XDP or not at all",
+        HookChoice::Auto => "auto: XDP, or TCX if another program uses XDP",
+        HookChoice::Xdp => "XDP only",
         HookChoice::Tcx => "TCX: beside other programs, about 350 ns a packet more",
     }
 }
 
 fn xdp_words(mode: XdpModeChoice) -> &'static str {
     match mode {
-        XdpModeChoice::Auto => "auto: native where the driver can, else generic",
-        XdpModeChoice::Native => "native or not at all",
+        XdpModeChoice::Auto => "auto: native if the driver supports it, else generic",
+        XdpModeChoice::Native => "native only",
         XdpModeChoice::Generic => "generic: works everywhere, costs several times as much",
     }
 }
@@ -319,7 +319,7 @@ fn xdp_words(mode: XdpModeChoice) -> &'static str {
 fn exit_words(on_exit: OnExit) -> &'static str {
     match on_exit {
         OnExit::Detach => "detach: nothing is limited after the daemon ends",
-        OnExit::Keep => "keep: limits go on being enforced after the daemon ends, until `ratelimitd detach`",
+        OnExit::Keep => "keep: limits stay enforced after the daemon ends, until `ratelimitd detach`",
     }
 }
 
@@ -344,22 +344,22 @@ fn told_words(rule: &Rule, answers: bool) -> Option<String> {
         return None;
     }
     if rule.ports.tcp.is_empty() && !rule.ports.other_protocols {
-        return Some("nobody: it has no TCP port, and what is told is told by TCP".to_owned());
+        return Some("nobody: the rule has no TCP port, and only TCP refusals are answered".to_owned());
     }
     let when = if rule.mode == Mode::DryRun { "once it is enforced, " } else { "" };
-    let mut words = format!("{when}clients by a reset, where they are verified");
+    let mut words = format!("{when}verified clients with a reset");
     if rule.refuse_with == RefuseWith::Page {
         words.push_str(if answers {
-            "; in native mode requests of HTTP/1 in the clear by a page with code 429"
+            "; in native mode, clear-text HTTP/1 requests with a 429 page"
         } else {
-            "; a page is sent by XDP in native mode alone"
+            "; only XDP in native mode sends a page"
         });
     }
     if rule.limits.iter().any(|limit| limit.unit == Unit::Connections) {
         words.push_str(if answers {
-            "; in native mode also those whose SYN is over a limit of connections"
+            "; in native mode, also clients whose SYN is over a limit of connections"
         } else {
-            "; SYNs over a limit of connections are dropped, but by XDP in native mode"
+            "; SYNs over a limit of connections are dropped, except by XDP in native mode"
         });
     }
     Some(words)
@@ -385,7 +385,7 @@ fn guard_words(rule: &Rule) -> Vec<String> {
     match (rule.refuse, rule.guard) {
         _ if !rule.is_guardable() => Vec::new(),
         (Refuse::All, _) => vec!["off, because refuse is \"all\"".to_owned()],
-        (Refuse::Excess, Guard::Off) => vec!["off: nothing bounds what is not counted as a request".to_owned()],
+        (Refuse::Excess, Guard::Off) => vec!["off: traffic that is not counted as a request has no bound".to_owned()],
         (Refuse::Excess, Guard::Auto) => rule.guarded().flat_map(|limit| guarded_words(rule, limit)).collect(),
     }
 }
@@ -403,19 +403,19 @@ fn guarded_words(rule: &Rule, limit: &Limit) -> Vec<String> {
     };
     let segments = layout.amount_on(Side::Segments);
     let of_tcp = format!(
-        "at most {connections}{segments} {GUARDED_SEGMENTS} (of long ones one in {} KB counts), in {window}",
+        "at most {connections}{segments} {GUARDED_SEGMENTS} (long ones count once per {} KB), in {window}",
         ACCOUNTED_BYTES >> 10
     );
     let datagrams = guard_shown(layout.amount_on(Side::Datagrams), Side::Datagrams);
     let of_quic =
-        format!("QUIC: at most {datagrams} datagrams that are no request (of a body they count half), in {window}");
+        format!("QUIC: at most {datagrams} datagrams that are no request (those of a body count half), in {window}");
     let held = [(!rule.ports.tcp.is_empty(), of_tcp), (rule.protects_quic(), of_quic)];
     held.into_iter().filter_map(|(is_held, words)| is_held.then_some(words)).collect()
 }
 
 fn refuse_words(rule: &Rule) -> &'static str {
     match rule.refuse {
-        Refuse::Excess => "excess: what is over a limit; what was admitted goes on",
+        Refuse::Excess => "excess: what is over a limit; what was admitted continues",
         Refuse::All => {
             "all: everything from a source over a limit, until the bucket after its last refusal, and then until its window frees"
         }
@@ -491,8 +491,8 @@ mod tests {
         };
         let office = ("office", "from = [\"192.0.2.0/24\"]");
         assert_eq!(notes(&[office, ("web", "")]), [""; 0], "a line tells these apart by its source");
-        let expected = "rule web: access log /log is read for this rule alone, though rule admin has it: give the ports of \
-                        each a log";
+        let expected = "rule web: access log /log is read only for this rule, though rule admin has it: give each \
+                        rule's ports a log";
         assert_eq!(notes(&[office, ("web", ""), ("admin", "to = [\"192.0.2.9\"]")]), [expected]);
     }
 
@@ -519,23 +519,23 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_rule_tells_and_how_depends_on_where_packets_may_be_answered() {
+    fn the_answer_to_refused_clients_depends_on_where_packets_can_be_sent() {
         let told = |top: &str, rule: &str| {
             let text = format!("interfaces = [\"eth0\"]\n{top}\n[rule]\n{rule}\n");
             let config =
                 ratelimit_policy::config::file::parse(std::path::Path::new("r.toml"), &text, |_| unreachable!());
             let words = config_words(&config.expect("a configuration")).replace(&format!("\n{:INDENT$}", ""), " ");
-            words.lines().find_map(|line| line.strip_prefix("  tells     ")).map(str::to_owned)
+            words.lines().find_map(|line| line.strip_prefix("  answers   ")).map(str::to_owned)
         };
         let page = "limits = [\"5/1m\"]\nrefuse_with = \"429\"";
-        let reset = "clients by a reset, where they are verified";
+        let reset = "verified clients with a reset";
         assert_eq!(told("", "limits = [\"5/1m\"]"), None);
         assert_eq!(told("", "limits = [\"5/1m\"]\nrefuse_with = \"reset\"").as_deref(), Some(reset));
-        let native = format!("{reset}; in native mode requests of HTTP/1 in the clear by a page with code 429");
+        let native = format!("{reset}; in native mode, clear-text HTTP/1 requests with a 429 page");
         assert_eq!(told("", page), Some(native.clone()));
         assert_eq!(told("", &format!("{page}\nmode = \"dry-run\"")), Some(format!("once it is enforced, {native}")));
         for nowhere in ["hook = \"tcx\"", "xdp_mode = \"generic\""] {
-            assert_eq!(told(nowhere, page), Some(format!("{reset}; a page is sent by XDP in native mode alone")));
+            assert_eq!(told(nowhere, page), Some(format!("{reset}; only XDP in native mode sends a page")));
         }
     }
 

@@ -26,7 +26,7 @@ pub fn events(report: &EventsReport, width: usize) -> String {
     }
     out += &report.events.iter().map(|of| event(of, width)).collect::<String>();
     if report.events.is_empty() {
-        out += "No event that is remembered is one of these.\n";
+        out += "No remembered event matches.\n";
     }
     out
 }
@@ -65,6 +65,6 @@ mod tests {
              1970-01-01 00:00:00 ban          198.51.100.7 banned\n"
         );
         let none = EventsReport { schema: 1, events: vec![], overwritten: 0 };
-        assert_eq!(events(&none, usize::MAX), "No event that is remembered is one of these.\n");
+        assert_eq!(events(&none, usize::MAX), "No remembered event matches.\n");
     }
 }

@@ -86,7 +86,7 @@ fn degraded(of: &Fleet) -> String {
     let alone: Vec<&str> = of.limits.iter().filter(|of| !of.summed).map(|of| of.text.as_str()).collect();
     match alone.as_slice() {
         [] if of.slow => "reports take longer, and the bound is higher".to_owned(),
-        [] => "some exchanges with the store fail, and what they told is forgiven".to_owned(),
+        [] => "some exchanges with the store fail, and their counts are missing from the sums".to_owned(),
         alone => format!("each host holds {} by itself", alone.join(" and ")),
     }
 }
@@ -114,7 +114,7 @@ fn shared_limit(of: &FleetLimit, hosts: u64) -> String {
     } else {
         ("NOT SUMMED, each host by itself".to_owned(), format!("at most {}", number(of.bound)))
     };
-    let bound = wrapped(&format!("  the fleet admits of a source {bound}"));
+    let bound = wrapped(&format!("  the fleet admits per source {bound}"));
     let with = match of.shared_with {
         Some(0) => "; NO OTHER HOST HAS IT".to_owned(),
         Some(some) if some + 1 < hosts => format!("; ONLY {some} OF {} OTHER HOSTS HAVE IT", hosts - 1),
@@ -139,16 +139,16 @@ fn counters(of: &Fleet) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "Reports: {}; {} lost for want of room, which forgives; {} reported now",
+        "Reports: {}; {} lost for lack of room, so sums are too small; {} reported now",
         number(of.reports),
         number(of.reports_lost),
         counted(of.sources, "source"),
     );
     let odd = [
-        (of.garbage, "impossible sum", "passed over: who else may write to the store?"),
+        (of.garbage, "impossible sum", "ignored: who else can write to the store?"),
         (of.late, "late answer", "passed over"),
-        (of.store_lost, "time", "the store had lost what it was told, and was told again"),
-        (of.messages_lost, "message", "between hosts lost for want of room"),
+        (of.store_lost, "time", "the store had lost its counts and received them again"),
+        (of.messages_lost, "message", "between hosts lost for lack of room"),
     ];
     for (count, one, what) in odd.into_iter().filter(|(count, ..)| *count > 0) {
         let _ = writeln!(out, "  {} {what}", counted(count, one));

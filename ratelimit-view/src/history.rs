@@ -61,7 +61,7 @@ pub fn history(report: &HistoryReport, now: Timestamp, page: Page) -> String {
         let row = |of: &Episode| {
             [
                 instant(of.began),
-                of.ended.map_or_else(|| "goes on".to_owned(), |ended| lasted(of.began, ended)),
+                of.ended.map_or_else(|| "ongoing".to_owned(), |ended| lasted(of.began, ended)),
                 short(of.packets),
                 short(of.peak),
                 reason(of),
@@ -88,9 +88,9 @@ pub fn history(report: &HistoryReport, now: Timestamp, page: Page) -> String {
     out += &lost(&report.losses, room);
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
         let since = wait(now.duration_since(open.began).as_secs_f64().max(0.0));
-        out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
+        out += &format!("\nIt has been refused for {since}; `ratelimitd check` shows by what.\n");
     } else if !report.losses.is_empty() {
-        out += &format!("\n`ratelimitd check {}` says whether it is refused now.\n", report.source);
+        out += &format!("\n`ratelimitd check {}` shows whether it is refused now.\n", report.source);
     }
     out
 }
@@ -109,14 +109,14 @@ pub fn worst(report: &WorstReport, page: Page) -> String {
     let refused = if is_dry { "Would have been refused" } else { "Refused" };
     let mut out = format!("{refused} {period}, most packets first:\n");
     if !is_dry && report.sources.iter().any(|of| of.would) {
-        out += "Where the reason is dry_run, they would have been refused: nothing was dropped.\n";
+        out += "Rows with the reason dry_run would have been refused: nothing was dropped.\n";
     }
     let row = |of: &WorstSource| {
         [
             of.source.clone(),
             short(of.packets),
             number(of.episodes),
-            of.ended.map_or_else(|| "goes on".to_owned(), instant),
+            of.ended.map_or_else(|| "ongoing".to_owned(), instant),
             format!("{} ({})", of.reasons.join(", "), of.rules.join(", ")),
         ]
     };

@@ -11,7 +11,7 @@ use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omit
 pub fn list(report: &ListReport, width: usize) -> String {
     let would = would_ban(report, width);
     if report.entries.is_empty() {
-        return format!("Nothing is allowed, denied or banned: the limits alone hold.\n{would}");
+        return format!("Nothing is allowed, denied or banned: only the limits apply.\n{would}");
     }
     entries(&report.entries, &report.omitted, width) + &would
 }
@@ -109,9 +109,7 @@ pub fn mode(report: &ModeReport) -> String {
         (ModeWord::DryRun, _) => {
             "dry run: NOTHING IS DROPPED, and what would be is counted; `ratelimitd mode enforce` ends it"
         }
-        (ModeWord::Panic, _) => {
-            "panic: EVERYTHING PASSES, and goes on being counted; `ratelimitd mode enforce` ends it"
-        }
+        (ModeWord::Panic, _) => "panic: EVERYTHING PASSES, and is still counted; `ratelimitd mode enforce` ends it",
     };
     let rules = match report.mode {
         ModeWord::Enforce => self::rules(&report.rules),
@@ -150,7 +148,8 @@ pub fn accepted(report: &AcceptReport) -> String {
     let then = if *in_force {
         "in force"
     } else {
-        "accepted; no list of the running configuration is this file: `ratelimitd reload` takes it up once one is"
+        "accepted; no list of the running configuration names this file: once one does, `ratelimitd reload` puts it in \
+         force"
     };
     let prefixes = if *prefixes == 1 { "1 prefix".to_owned() } else { format!("{} prefixes", number(*prefixes)) };
     format!("{}: version {version}, {prefixes}, {covers}, {then}\n", file.display())

@@ -63,12 +63,12 @@ pub fn reset(report: &ResetReport) -> String {
 
 /// Formats the result of `confirm`.
 pub fn confirmed(report: &ConfirmReport) -> String {
-    format!("confirmed: {} holds for good\n", report.file.display())
+    format!("confirmed: {} stays in force\n", report.file.display())
 }
 
 /// Formats the result of `rollback`.
 pub fn rolled_back(report: &RollbackReport) -> String {
-    let again = "what held before holds again";
+    let again = "the previous policy is in force again";
     if report.was_over {
         format!("{} was rolled back already: {again}\n", report.file)
     } else {

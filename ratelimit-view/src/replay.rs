@@ -46,10 +46,7 @@ pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> Str
         out += &format!("From {} to {}\n", time(from), time(until));
     }
     if input.reordered > 0 {
-        out += &format!(
-            "Put in order of their own time: {} written behind younger ones\n",
-            counted(input.reordered, "line")
-        );
+        out += &format!("Sorted by their own time: {} written after newer ones\n", counted(input.reordered, "line"));
     }
     out
 }

@@ -143,13 +143,16 @@ pub fn what_it_does(snapshot: &Snapshot) -> String {
     }
     let panics = snapshot.hold.as_ref().is_some_and(|hold| hold.panic);
     let does = match (rules(Mode::Enforce).as_slice(), rules(Mode::DryRun).as_slice()) {
-        _ if panics => "PANIC, everything passes and goes on being counted".to_owned(),
+        _ if panics => "PANIC, everything passes and is still counted".to_owned(),
         (_, []) => "enforcing, what is over a limit is dropped".to_owned(),
         ([], _) => "dry run, nothing is dropped and what would be is counted".to_owned(),
         (enforced, dry) => format!("enforcing {}, dry run in {}", names(enforced), names(dry)),
     };
-    let alone =
-        if snapshot.fleet.state == FleetState::Away { "; the fleet is AWAY, so each host by itself" } else { "" };
+    let alone = if snapshot.fleet.state == FleetState::Away {
+        "; the fleet is AWAY, so each host limits by itself"
+    } else {
+        ""
+    };
     let partly = match snapshot.lists.iter().filter(|list| !list.is_whole()).count() {
         0 => String::new(),
         1 => "; PARTLY PROTECTED: a list file is not in force as it stands".to_owned(),
@@ -176,7 +179,7 @@ fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
         out.push(format!("  {} banned; `ratelimitd list` names them", counted(of.banned, "source")));
     }
     if of.not_admitted > 0 {
-        out.push(format!("  {} of sources that could not be remembered", counted(of.not_admitted, "packet")));
+        out.push(format!("  {} from sources that could not be remembered", counted(of.not_admitted, "packet")));
     }
     let Closed { ended, left_open, passed_over } = snapshot.connections;
     if !snapshot.connections.is_none() {
@@ -185,13 +188,13 @@ fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
         let over = if passed_over == 0 {
             String::new()
         } else {
-            format!("; those of {} not looked for", counted(passed_over, "source"))
+            format!("; those of {} not searched", counted(passed_over, "source"))
         };
-        out.push(format!("  {} ended of who was denied or banned{left}{over}", counted(ended, "connection")));
+        out.push(format!("  closed {} of denied or banned sources{left}{over}", counted(ended, "connection")));
     }
     if of.overload == Overload::None && of.overloaded_periods > 0 {
         let periods = counted(of.overloaded_periods, "time");
-        out.push(format!("  {periods} a CPU was met by more new sources than it could remember; now it is not"));
+        out.push(format!("  source tracking overflowed {periods} on a CPU, not now"));
     }
     out.iter().flat_map(|line| wrap(line, width)).collect()
 }

@@ -209,7 +209,7 @@ fn a_source_that_is_refused_though_something_is_left_is_told_so() {
 }
 
 #[test]
-fn what_never_has_room_is_said_so() {
+fn a_limit_of_zero_is_reported_as_never_passing() {
     let policy = ratelimit_report::fixture::policy(vec![ratelimit_report::fixture::limit(
         0,
         ratelimit_common::layout::Unit::Connections,
@@ -230,7 +230,7 @@ fn an_overload_is_said_with_what_helps_and_only_where_it_would() {
     assert!(!stats(&snapshot).contains("NEW SOURCES") && !stats(&snapshot).contains("new sources"));
     snapshot.sources.overloaded_periods = 12;
     let said = stats(&snapshot);
-    assert!(said.contains("  12 times a CPU was met by more new sources than it could remember; now"), "{said}");
+    assert!(said.contains("  source tracking overflowed 12 times on a CPU, not now"), "{said}");
     snapshot.sources.overload = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;
     let said = stats(&snapshot);
@@ -310,7 +310,7 @@ fn a_list_fits_any_terminal_and_loses_no_word() {
 }
 
 #[test]
-fn what_commands_did_is_said_in_a_line_or_two() {
+fn command_results_are_reported_in_a_line_or_two() {
     use ratelimit_control::proto::{
         ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, RollbackReport, Still, UnblockReport,
     };

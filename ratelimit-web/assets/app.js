@@ -28,7 +28,7 @@ async function poll() {
     at('away').hidden = true;
   } catch (error) {
     at('away').hidden = false;
-    at('away').textContent = `The daemon does not answer: ${words(error)}. What is shown is as it was. Is it running? systemctl status ratelimitd`;
+    at('away').textContent = `The daemon does not answer: ${words(error)}. The values shown are old. Is it running? systemctl status ratelimitd`;
     return;
   }
   if (isShown) page.update?.();

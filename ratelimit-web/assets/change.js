@@ -7,7 +7,7 @@ import { STATES, words } from './words.js';
 
 /** @type {Record<string, {does: string, did: string, text: string, timed: boolean, usual?: string}>} */
 export const VERBS = {
-  unblock: { does: 'Unblock', did: 'unblocked', text: 'Lifts denials and bans, and resets the counters of what is over a limit.', timed: false },
+  unblock: { does: 'Unblock', did: 'unblocked', text: 'Lifts denials and bans, and resets the counters of sources over a limit.', timed: false },
   unallow: { does: 'End', did: 'no command allows it any more', text: 'Ends what a command allows. Limits hold again.', timed: false },
   allow: { does: 'Allow', did: 'allowed', text: 'Passes all its packets, whatever the limits say.', timed: true, usual: '3600' },
   deny: { does: 'Deny', did: 'denied', text: 'Drops all its packets to the protected ports.', timed: true, usual: '14400' },

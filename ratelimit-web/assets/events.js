@@ -21,7 +21,7 @@ export function events(source) {
   const field = el('input', { type: 'text', value: source, placeholder: '198.51.100.0/24', autocomplete: 'off', spellcheck: 'false' });
   const pause = el('button', { type: 'button', class: 'quiet', click: () => {
     isPaused = !isPaused;
-    pause.textContent = isPaused ? 'Go on' : 'Pause';
+    pause.textContent = isPaused ? 'Resume' : 'Pause';
     show();
   } }, 'Pause');
   const choose = (/** @type {'kind' | 'rule' | 'source'} */ name, /** @type {string} */ value) => {
@@ -33,14 +33,14 @@ export function events(source) {
     select('Rule', [['', 'all'], ...seen.stats.rules.map((/** @type {any} */ of) => [of.name, of.name])], wanted.rule, (value) => choose('rule', value)),
     el('label', null, 'Source, or prefix', field), el('button', { class: 'quiet' }, 'Filter'), pause);
   const show = () => {
-    told.textContent = problem || (isPaused ? 'Paused: what happens meanwhile is shown when you go on.' : 'Live: what happens appears here at once, newest first.');
+    told.textContent = problem || (isPaused ? 'Paused: new events are shown when you resume.' : 'Live: what happens appears here at once, newest first.');
     if (isPaused) return;
     fill(body, missed > 0 && el('p', { class: 'bad' }, `${number(missed)} events came faster than this page could take them: `, code('ratelimitd events')),
       kept.length ? table(['Time (UTC)', 'Kind', 'Source', 'What', 'Reason'], [], [...kept].reverse().map((of) => [
         el('span', { class: 'faint' }, instant(of.time).slice(0, 19)), code(of.kind), of.source ? link(of.source) : '–', of.detail, of.reason ? code(of.reason) : '–']),
       'Events, newest first', [...kept].reverse().map((of) => `${of.n}`))
-        : !problem && empty(wanted.source || wanted.kind || wanted.rule ? 'No event is one of these yet. Choose “all”, or wait: what happens appears here at once.'
-          : 'Nothing has happened yet. Who is refused, banned, allowed or denied appears here at once.'));
+        : !problem && empty(wanted.source || wanted.kind || wanted.rule ? 'No event matches yet. Choose “all”, or wait: what happens appears here at once.'
+          : 'Nothing has happened yet. Sources that are refused, banned, allowed or denied appear here at once.'));
   };
   // No EventSource, as it cannot send the header; the same stream.
   async function listen() {
@@ -77,7 +77,7 @@ export function events(source) {
     const { signal } = stop;
     listen().catch((error) => {
       if (signal.aborted) return;
-      problem = `The events are away and are asked for again: ${words(error)}`;
+      problem = `The event stream broke off and is requested again: ${words(error)}`;
       show();
       later(signal);
     });

@@ -34,7 +34,7 @@ function windowOf(of) {
   const budgets = { proven: ' of established connections', unproven: ' of unverified traffic' };
   const most = Math.max(1, ...of.buckets.map((/** @type {any} */ one) => one.count));
   const others = of.used_elsewhere ?? 0;
-  const told = of.told_seconds_ago === undefined ? '' : `, told ${of.told_seconds_ago.toFixed(1)} s ago`;
+  const told = of.told_seconds_ago === undefined ? '' : `, reported ${of.told_seconds_ago.toFixed(1)} s ago`;
   const elsewhere = of.used_elsewhere === undefined ? '' : ` (${number(of.used)} here, ${number(others)} elsewhere${told})`;
   return el('div', { class: 'card' },
     el('h3', null, `Rule ${of.rule}${of.mode === 'enforce' ? '' : ', dry run'}: ${number(of.used + others)} of ${number(of.limit)} ${of.unit}${budgets[of.budget] ?? ''} used in ${duration(of.window_seconds)}${elsewhere}`),
@@ -54,7 +54,7 @@ function story(of) {
   return [
     el('h2', null, 'Episodes'), lossWords(of.losses),
     episodes.length ? table(['Began', 'Lasted', 'Packets', 'Peak', 'Reason', 'Rule and limit'], [2, 3], episodes.slice(0, 50).map((/** @type {any} */ one) => [
-      instant(one.began), one.ended ? lasted(one.began, one.ended) : 'goes on', number(one.packets), number(one.peak),
+      instant(one.began), one.ended ? lasted(one.began, one.ended) : 'ongoing', number(one.packets), number(one.peak),
       [code(one.reason), one.would && ' nothing was dropped'], `${one.source === of.source ? '' : `${one.source}: `}${one.rule} ${one.limit}`]), 'Episodes')
       : empty(of.losses?.length ? 'No refusal is remembered, and the history is not complete.' : 'It was never refused, as far as the history goes.'),
     episodes.length > 50 && el('p', { class: 'faint' }, `${of.more ? 'At least ' : ''}${counted(episodes.length - 50, 'more episode')}: `, code(`ratelimitd history ${of.source} --json`)),
@@ -90,7 +90,7 @@ export function source(ip) {
       fill(now,
         el('p', { id: 'verdict', class: of.verdict === 'drop' ? 'bad' : 'good' }, !of.verdicts?.length ? 'Passes: no rule judges its packets.'
           : [blocked && `Blocked on ${portWords(blocked)}`, passes && `${blocked ? ' and passes' : 'Passes'} on ${portWords(passes)}`, '.']),
-        of.source !== ip && el('p', { class: 'faint' }, 'Its source, which is one client, is ', code(of.source), '.'),
+        of.source !== ip && el('p', { class: 'faint' }, 'This address belongs to the source ', code(of.source), ', which counts as one client.'),
         !of.remembered && el('p', { class: 'faint' }, 'No recent traffic from this address.'),
         el('p', null, el('a', { href: `#/events/${ip}` }, 'Its events, live')),
         (of.verdicts ?? []).map(verdict),

@@ -133,7 +133,7 @@ export function traffic() {
     if (!rows.length) return [head, lost, empty(lost ? 'No refusal is remembered.' : 'No source was refused in this time.')];
     const left = worst.sources.filter((/** @type {any} */ of) => !of.would).length - rows.length + worst.omitted;
     return [head, lost, table(['Source', 'Packets refused', 'Episodes', 'Last', 'Reasons', 'Rules'], [1, 2],
-      rows.map((/** @type {any} */ of) => [link(of.source), number(of.packets), number(of.episodes), of.ended ? instant(of.ended) : 'goes on',
+      rows.map((/** @type {any} */ of) => [link(of.source), number(of.packets), number(of.episodes), of.ended ? instant(of.ended) : 'ongoing',
         of.reasons.map((/** @type {string} */ reason) => code(reason)).flatMap((/** @type {any} */ one, /** @type {number} */ i) => (i ? [', ', one] : [one])), of.rules.join(', ')]),
       'Refused most', rows.map((/** @type {any} */ of) => of.source)),
     left > 0 && el('p', { class: 'faint' }, `${counted(left, 'more source')}: `, code('ratelimitd history --json'))];

@@ -52,7 +52,7 @@ export const STATES = { ok: 'ok', over_limit: 'over the limit', banned: 'banned'
 const DROPS = {
   over_limit: 'over the limit', contended: 'whose count other CPUs changed at every try', banned: 'of banned sources',
   denied: 'of denied sources', new_source_budget: 'of new sources over their budget', too_many_tags: 'behind too many tags',
-  guard: 'by the guard', too_many_headers: 'behind headers that cannot be parsed', dry_run: 'in dry run', reset: 'told by a reset', page: 'told by a page',
+  guard: 'by the guard', too_many_headers: 'behind headers that cannot be parsed', dry_run: 'in dry run', reset: 'answered by a reset', page: 'answered by a page',
 };
 
 /** @param {string} reason */

@@ -110,7 +110,7 @@ impl Login {
             return file_or(request, Answer::Member);
         }
         if !is_read && !has_origin {
-            return refuse(StatusCode::FORBIDDEN, "a request that changes something names its Origin");
+            return refuse(StatusCode::FORBIDDEN, "a request that changes something must have an Origin header");
         }
         if !request.headers().get(CSRF).is_some_and(|of| of.to_str().is_ok_and(|of| session.repeats(of))) {
             return match path {

@@ -36,7 +36,7 @@ impl Place {
             });
         }
         if uri.authority().is_some_and(|of| Some(of.as_str()) != host) {
-            return Err("the request is for one server, and its Host is another");
+            return Err("the request names one server, and its Host header another");
         }
         match (one(headers, header::ORIGIN)?, host) {
             (None, _) => Ok(()),
@@ -77,8 +77,8 @@ pub(crate) fn one(headers: &HeaderMap, name: header::HeaderName) -> Result<Optio
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| "a header is no text"),
-        (Some(_), Some(_)) => Err("a header is there twice"),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| "a header is not text"),
+        (Some(_), Some(_)) => Err("a header appears twice"),
     }
 }
 

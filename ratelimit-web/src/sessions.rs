@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_sessions_than_room_and_the_first_to_end_goes() {
+    fn sessions_never_exceed_their_maximum_and_the_first_to_end_is_removed() {
         let (mut sessions, now) = (Sessions::default(), Instant::now());
         let begin =
             |of: u32, sessions: &mut Sessions| sessions.begin(now + Duration::from_secs(u64::from(of))).unwrap().0;

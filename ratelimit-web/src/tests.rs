@@ -140,7 +140,7 @@ async fn failed_logins_are_bounded_and_keep_nobody_with_a_link_out() {
 }
 
 #[tokio::test]
-async fn what_changes_something_repeats_the_sessions_csrf_token_and_names_its_origin() {
+async fn changes_require_the_sessions_csrf_token_and_its_origin() {
     let (login, token) = login();
     let (cookie, csrf) = member(&login, &token).await;
     let (_, others_csrf) = member(&login, &token).await;

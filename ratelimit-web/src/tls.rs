@@ -31,7 +31,7 @@ pub enum TlsError {
     #[error("the private key is encrypted, and nobody is there to type its password: openssl pkey -in OLD -out NEW")]
     Encrypted,
     /// The private key does not belong to the certificate.
-    #[error("the private key is not that of the certificate: name the two files that were made together")]
+    #[error("the private key does not belong to the certificate: name the two files that were made together")]
     NoPair,
     /// The certificate cannot be parsed or used.
     #[error("it cannot be read: {0}; openssl x509 -text -noout -in FILE says more")]
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_certificate_is_said_and_the_one_before_stays() {
+    fn errors_in_a_certificate_are_reported_and_the_previous_one_stays() {
         let (chain, key) = pair(&["limiter.example"]);
         let (_, others_key) = pair(&["limiter.example"]);
         let tls = Tls::default();
@@ -213,7 +213,7 @@ mod tests {
             (&chain, "", "no private key in it"),
             (&chain, &chain, "no private key in it"),
             (&chain, &encrypted, "openssl pkey"),
-            (&chain, &others_key, "is not that of the certificate"),
+            (&chain, &others_key, "does not belong to the certificate"),
         ] {
             let error = tls.renew(chain.as_bytes(), key.as_bytes()).unwrap_err();
             assert!(error.to_string().contains(why), "{why}: {error}");

@@ -31,25 +31,25 @@ use rows::{Link, Row, Server};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only rows that say all of these words: of their traffic, client, server, protocol and wire
+    /// Only rows that contain all of these words in their traffic, client, server, protocol or wire
     #[arg(value_name = "WORD")]
     words: Vec<String>,
     /// A few rows over IPv4, to see whether it works at all
     #[arg(long)]
     quick: bool,
-    /// Only what is measured with the servers' access logs
+    /// Only the measurements with the servers' access logs
     #[arg(long)]
     logs: bool,
     /// Only the worst clients of each protocol, without a log and with one
     #[arg(long, conflicts_with = "logs")]
     adversary: bool,
-    /// Write the tables to docs/ACCURACY.md; with --logs its part about access logs
+    /// Write the tables to docs/ACCURACY.md; with --logs, only its part about access logs
     #[arg(long, conflicts_with_all = ["words", "quick", "adversary"])]
     write: bool,
-    /// The part that needs root, with this binary: what is started through sudo
+    /// Run the part that needs root, with this binary; used through sudo
     #[arg(long, value_name = "PATH", hide = true)]
     binary: Option<PathBuf>,
-    /// Where what it has built and installed for itself is
+    /// Directory of the programs that it has built and installed for itself
     #[arg(long, value_name = "DIR", hide = true, requires = "binary")]
     tools: Option<PathBuf>,
 }
@@ -104,7 +104,7 @@ fn measure_as_root(tools: &Tools, options: &Options) -> Result<Report> {
 fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     ensure!(workspace::is_root(), "network namespaces need root");
     for swept in netlab::sweep()? {
-        eprintln!("accuracy: removed what an earlier run has left: {swept}");
+        eprintln!("accuracy: removed leftovers of an earlier run: {swept}");
     }
     let rows: Vec<Row> = rows::all().into_iter().filter(|row| is_chosen(row, options)).collect();
     let (mut measured, mut failed) = (Vec::new(), Vec::new());

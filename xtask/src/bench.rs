@@ -23,21 +23,22 @@ use receivers::Receiver;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Of the floods only the rows whose name or id has one of these words, and nothing else
+    /// Only the flood rows whose name or id contains one of these words, and nothing else
     #[arg(value_name = "WORD", conflicts_with_all = ["part", "write"])]
     words: Vec<String>,
-    /// What to measure: may be given more than once [default: all but growth; with --write, everything]
+    /// What to measure; repeatable [default: all but growth; with --write, everything]
     #[arg(long, value_enum, value_name = "PART")]
     part: Vec<Section>,
     /// Measure growth too: sources, rules, exempt prefixes, a second CPU
     #[arg(long)]
     growth: bool,
-    /// Fail where a goal is missed, by the medians; a row is measured again, twice at most, where its floor varied by more than a
+    /// Fail if a median misses its goal; a row is measured again, at most twice, if its floor varied by more than a
     /// fifth between rounds
     #[arg(long)]
     check: bool,
-    /// Of the floods measure this program too: COMMAND runs by sh in the receiver's network namespace, {iface} and $IFACE name its
-    /// interface; it is ready once an XDP program is attached there, it says `ready` on stderr, or it has ended well
+    /// Measure this program too in the floods: sh runs COMMAND in the receiver's network namespace, {iface} and $IFACE
+    /// name its interface; it is ready once an XDP program is attached there, it says `ready` on stderr, or it has
+    /// ended successfully
     #[arg(long, value_name = "NAME='COMMAND'", conflicts_with_all = ["write", "write_budget", "render"])]
     receiver: Vec<Receiver>,
     /// Print JSON instead of tables
@@ -49,10 +50,10 @@ pub(crate) struct Options {
     /// Measure nothing: record how large the program is now, with room to grow, in integration-test/budget.toml
     #[arg(long, conflicts_with_all = ["words", "part", "growth", "check", "json", "write"])]
     write_budget: bool,
-    /// Measure nothing: write docs/PERFORMANCE.md and its plots anew from docs/performance.json
+    /// Measure nothing: write docs/PERFORMANCE.md and its plots again from docs/performance.json
     #[arg(long, conflicts_with_all = ["words", "part", "growth", "json", "write", "write_budget"])]
     render: bool,
-    /// How often every row has its turn; medians are of so many
+    /// Number of rounds of every row, from which the medians are taken
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Packets in each turn of the program alone
@@ -69,7 +70,7 @@ enum Section {
     Program,
     /// Floods between namespaces, beside other limiters
     Floods,
-    /// Requests that a whole server answers in a second
+    /// Requests a second that a whole server answers
     Servers,
     /// How the cost grows
     Growth,
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_what_was_asked_for() {
+    fn the_parts_measured_are_those_asked_for() {
         assert_eq!(parts(&[]), ["program", "floods", "servers"]);
         assert_eq!(parts(&["--growth"]), ["program", "floods", "servers", "growth"]);
         assert_eq!(parts(&["forged"]), ["floods"]);

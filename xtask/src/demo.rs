@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// How long each of the four phases takes, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
     seconds: u32,
-    /// The part that needs root, with this binary: what the demo starts through sudo
+    /// Run the part that needs root, with this binary; the demo starts it through sudo
     #[arg(long, value_name = "PATH", hide = true)]
     binary: Option<PathBuf>,
     /// What serves
@@ -88,7 +88,7 @@ fn show_as_root(binary: &Path, options: &Options) -> Result<ExitCode> {
 fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     ensure!(workspace::is_root(), "network namespaces need root");
     for swept in netlab::sweep()? {
-        eprintln!("demo: removed what an earlier run has left: {swept}");
+        eprintln!("demo: removed leftovers of an earlier run: {swept}");
     }
     let before = leftovers::Before::look();
     let lab = Lab::build(options.server)?;

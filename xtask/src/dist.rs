@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Make the Debian package alone, of this binary: for trials
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Of that binary, make the container image instead
+    /// Make the container image of that binary instead
     #[arg(long, requires = "binary")]
     image: bool,
     /// Where the packages go

@@ -28,7 +28,7 @@ pub(crate) struct Options {
 /// Where the program is installed.
 #[derive(Args)]
 pub(crate) struct Place {
-    /// Below this directory instead of in the running system, whose service is left alone
+    /// Install below this directory instead of into the running system, whose service is not touched
     #[arg(long, value_name = "DIR")]
     destdir: Option<PathBuf>,
     /// Where the program is found

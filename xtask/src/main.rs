@@ -41,25 +41,25 @@ enum Command {
     Demo(demo::Options),
     /// Build the release binary and put it in place as a service
     Install(install::Options),
-    /// Take off what `install` has put in place
+    /// Remove what `install` has installed
     Uninstall(install::remove::Options),
     /// Make the packages and archives that others install, in target/dist
     Dist(dist::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
-    /// Make the pictures in docs/pictures anew, of a run of a few minutes
+    /// Make the pictures in docs/pictures again, in a run of a few minutes
     Screenshots,
     /// Measure what the program costs a packet
     Bench(bench::Options),
-    /// Gather what docs/TESTING.md says in numbers
+    /// Collect the figures of docs/TESTING.md
     Figures(figures::Options),
-    /// Hold the requests that are counted against the logs of real servers
+    /// Compare the counted requests with the logs of real servers
     Accuracy(accuracy::Options),
-    /// Have libFuzzer look for bytes that a fuzz target panics on
+    /// Search with libFuzzer for input that makes a fuzz target panic
     Fuzz(fuzz::Options),
-    /// Check the invariants that a grep can hold
+    /// Check the invariants that a text search can check
     Tidy,
-    /// Count the lines of code that are shipped, by crate
+    /// Count the shipped lines of code, by crate
     Lines,
     /// Lint the BPF program, which the host's clippy does not see
     Lint,

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_installed_is_read_with_its_version_and_nothing_else_is() {
+    fn packages_to_install_are_read_with_their_version_and_nothing_else() {
         let text = "NOTE: This is only a simulation!\nThe following NEW packages will be installed:\n  libfdt1\n\
             Remv qemu-utils [1:10.0.2+ds-2~bpo12+1]\n\
             Inst libfdt1 (1.6.1-4+b1 Debian:12.15/oldstable [amd64])\n\

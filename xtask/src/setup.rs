@@ -32,7 +32,7 @@ use record::Record;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How much to get ready
+    /// What to prepare
     #[arg(long, value_enum, default_value_t = Tier::Test)]
     tier: Tier,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Options {
 pub(crate) enum Tier {
     /// The compiler and linker of the BPF program
     Build,
-    /// That, and the programs that the tests and the demo run
+    /// The compiler and linker, and the programs that the tests and the demo run
     Test,
 }
 

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shipped_is_built_without_crash_points_and_the_tests_with_them() {
+    fn shipped_packages_have_no_crash_points_and_tests_have_them() {
         assert!(!has_crash_points("ratelimit-userspace"));
         assert!(has_crash_points("integration-test"));
     }

@@ -26,16 +26,16 @@ use systemd::Transcript;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A skipped test fails the run (the default where CI is set)
+    /// Fail the run if a test is skipped (the default if CI is set)
     #[arg(long)]
     no_skips: bool,
     /// Run only this tier
     #[arg(long, value_enum)]
     tier: Option<Tier>,
-    /// Of the tier systemd: test this package instead of the one that is built
+    /// For the tier systemd: test this package instead of the built one
     #[arg(long, value_name = "FILE")]
     package: Option<PathBuf>,
-    /// Of the tier systemd: write docs/SYSTEMD-TRANSCRIPT.md
+    /// For the tier systemd: write docs/SYSTEMD-TRANSCRIPT.md
     #[arg(long)]
     write: bool,
     /// Run only the tests whose name contains this
@@ -52,25 +52,27 @@ impl Options {
 /// Tiers of tests, in the order in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// What runs as the user
+    /// Tests that run without root
     Unprivileged,
-    /// The window's protocol in every order of its threads
+    /// The window's protocol in every interleaving of its threads
     Models,
-    /// What runs as root, on this kernel
+    /// Tests that run as root, on this kernel
     Privileged,
-    /// The BPF program on other kernels, in qemu; all its tests only where it is named: beside other tiers a third
+    /// The BPF program on other kernels, in qemu; all its tests only if this tier is named, otherwise a third
     Kernels,
-    /// What is built for aarch64, and that nothing is for a big-endian machine
+    /// The build for aarch64, and its refusal for a big-endian machine
     Cross,
-    /// The BPF program and the daemon on aarch64, in qemu; only where it is named
+    /// The BPF program and the daemon on aarch64, in qemu; only if this tier is named
     Aarch64,
     /// The package under a real systemd, in a container
     Systemd,
-    /// The same over a reboot, in qemu; only where it is named
+    /// The package under systemd across a reboot, in qemu; only if this tier is named
     SystemdVm,
-    /// The daemon killed at each crash point under each load; only where it is named: the privileged tier does a third
+    /// The daemon killed at each crash point under each load; only if this tier is named, the privileged tier does a
+    /// third
     Crash,
-    /// A fleet for a minute in each trouble, and what it costs; twenty minutes, writes docs/FLEET.md, only where it is named
+    /// A fleet for a minute in each failure, and its cost; takes twenty minutes, writes docs/FLEET.md; only if this
+    /// tier is named
     Fleet,
 }
 

@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         bail!("{obstacle}");
     }
     for swept in netlab::sweep()? {
-        eprintln!("cost: removed what an earlier run has left: {swept}");
+        eprintln!("cost: removed leftovers of an earlier run: {swept}");
     }
     let report = Namespace::named("cost")?.inside(|| measure(rounds, repeat, again_max, &words))?;
     println!("{report:#}");

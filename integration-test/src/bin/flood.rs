@@ -35,7 +35,7 @@ fn main() -> Result<()> {
         bail!("{obstacle}");
     }
     for swept in netlab::sweep()? {
-        eprintln!("flood: removed what an earlier run has left: {swept}");
+        eprintln!("flood: removed leftovers of an earlier run: {swept}");
     }
     let report = match part.as_str() {
         "rows" => measure_rows(&plan, &arguments.collect::<Vec<_>>())?,

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_what_passes_is_counted_from_its_own_floor_and_has_a_limit_that_every_limiter_takes() {
+    fn within_limit_rows_use_their_own_floor_and_a_limit_all_limiters_take() {
         for row in all().iter().filter(|row| row.expected == Expected::Within) {
             assert_eq!((row.floor, row.amount), (Floor::Own, Amount::Plenty), "{}", row.name);
             assert!(row.packets_an_hour(0) <= 3600 * 1_000_000, "hashlimit takes no more than a million a second");
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_has_every_source_of_a_row_over_its_limit() {
+    fn preceding_packets_put_every_source_of_a_row_over_its_limit() {
         let of_packets = |row: &&Row| row.expected == Expected::Over && row.sources.order == Order::InTurn;
         for row in of_sources().iter().filter(of_packets) {
             let Amount::Of(amount) = row.amount else { panic!("{} has no limit to be over", row.name) };

@@ -33,7 +33,7 @@ fn a_source_within_its_limit_is_charged_one_request_a_turn_whatever_a_turn_has()
 }
 
 #[test]
-fn a_source_that_lines_take_beyond_its_limit_is_charged_all_of_it_for_a_turn_and_forgiven_after_eight_windows() {
+fn a_source_over_its_limit_by_log_lines_is_forgiven_after_eight_windows() {
     let mut reconciler = reconciler(101);
     assert_eq!(turn(&mut reconciler, 1, START, 100, 2_300), 2_200);
     for (windows, expected) in [(0, 101), (2, 101), (4, 101), (6, 51), (8, 1), (80, 1)] {

@@ -116,7 +116,7 @@ fn counts_that_fall_within_a_bucket_are_not_counted_again() {
 }
 
 #[test]
-fn what_could_not_be_charged_is_not_subtracted_from_counts() {
+fn failed_charges_are_not_subtracted_from_counts() {
     let mut run = Run::new();
     let bucket = run.now / SECOND;
     assert_eq!(run.reconciler.settle(1, run.now, 10, &[]), 10);

@@ -153,7 +153,7 @@ fn a_rule_that_has_ended_is_looked_past_up_to_three_of_them() {
 }
 
 #[test]
-fn where_each_of_three_rules_or_fewer_has_ended_none_judges() {
+fn no_rule_judges_once_all_of_three_rules_or_fewer_have_ended() {
     let mut of = memory(2);
     (of.config.rules[0].until_ns, of.config.rules[1].until_ns) = (1, NOW.0);
     assert_eq!(of.chosen(SYN), (Reason::NotProtected, None));
@@ -174,7 +174,7 @@ fn a_grant_holds_whatever_the_limits_say_until_it_ends() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_dropped_unless_its_rule_counts_it_or_its_source_is_exempt() {
+fn unparsable_packets_are_dropped_unless_counted_or_exempt() {
     let mut of = memory(1);
     assert_eq!(of.chosen(Destination::UnparsableHeaders), (Reason::TooManyHeaders, Some(0)));
     of.config.rules[0].counts_unparsable = 1;
@@ -184,7 +184,7 @@ fn what_cannot_be_parsed_is_dropped_unless_its_rule_counts_it_or_its_source_is_e
 }
 
 #[test]
-fn a_later_fragment_is_judged_by_the_first_rule_for_volume_and_held_to_the_others_if_it_may_be_of_tcp() {
+fn later_fragments_go_to_the_volume_rule_and_tcp_ones_to_other_rules_too() {
     let mut of = memory(3);
     of.config.volume_rules = 0b100;
     let choice = of.choice_of(Destination::Fragment, true);
@@ -198,7 +198,7 @@ fn a_later_fragment_is_judged_by_the_first_rule_for_volume_and_held_to_the_other
 }
 
 #[test]
-fn a_client_is_judged_as_one_unless_a_list_tells_its_addresses_apart_or_a_rule_its_destinations() {
+fn addresses_are_one_client_unless_a_list_or_a_destination_separates_them() {
     assert!(memory(1).choice(SYN).is_of_client);
     assert!(!memory(1).knowing(0, &[]).choice(SYN).is_of_client);
     for (has_prefixes, has_targets, expected) in [(1, 0, true), (2, 0, false), (0, 1, false)] {

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_page_has_ended_is_known_by_where_it_stood() {
+    fn a_connection_ended_by_a_page_is_known_by_its_sequence_numbers() {
         let mut conversation = Conversation::default();
         assert_eq!(conversation.paged(), None);
         conversation.keep_paged(&Segment { sequence: 7, acknowledged: u32::MAX, ..Segment::default() });

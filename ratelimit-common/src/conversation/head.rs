@@ -16,8 +16,8 @@ impl Conversation {
         }
     }
 
-    /// Returns the first `bytes` bytes of a header (at most 5) whose beginning was kept, and how many of them are in
-    /// this segment. Returns None and keeps the new bytes if the header continues in the next segment.
+    /// Joins the kept beginning of a header with this segment. Returns the header's first `bytes` bytes (at most 5), and
+    /// the number of them in this segment. Returns None and keeps the new bytes if the header continues in the next segment.
     #[inline(always)]
     pub(super) fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<([u8; 5], u32)> {
         let missing = bytes.saturating_sub(self.split_len as u32);

@@ -142,7 +142,7 @@ fn data(bytes: usize) -> Vec<u8> {
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\n\r\n";
 
 #[test]
-fn in_clear_http_each_request_counts_and_its_repetition_does_not() {
+fn clear_text_http_requests_count_once_and_retransmissions_do_not() {
     let mut client = Client::new();
     for _ in 0..3 {
         assert_eq!(client.sends(GET), 1);
@@ -153,7 +153,7 @@ fn in_clear_http_each_request_counts_and_its_repetition_does_not() {
 }
 
 #[test]
-fn what_was_refused_is_judged_again_each_time_that_it_is_sent() {
+fn a_refused_request_is_judged_again_on_each_retransmission() {
     let mut client = Client::new();
     assert_eq!(client.sends(GET), 1);
     client.hears(ANSWER);
@@ -390,7 +390,7 @@ fn decoy(client: &mut Client, ahead: i32, payload: &[u8]) -> u32 {
 }
 
 #[test]
-fn what_the_server_drops_makes_nothing_free() {
+fn segments_dropped_by_the_server_make_no_request_free() {
     let announced = [[0x16, 3, 1, 0x48, 0, 1].as_slice(), &[0x17, 3, 3, 0x48, 0], &[b'x'; 1400]];
     for payload in announced {
         for ahead in [0_i32, 1, -1, 6, 100, 100_000, -100_000, 1 << 22, -(1 << 30)] {
@@ -421,7 +421,7 @@ fn what_the_server_drops_makes_nothing_free() {
 }
 
 #[test]
-fn what_is_outside_the_servers_window_or_was_received_changes_nothing() {
+fn segments_outside_the_servers_window_or_received_change_nothing() {
     let mut client = Client::with_socket();
     assert_eq!(client.sends(GET), 1);
     let known = client.server.as_ref().unwrap().known;
@@ -562,7 +562,7 @@ fn two_interim_answers_are_no_answer_and_one_byte_more_is() {
 }
 
 #[test]
-fn where_frames_are_looked_for_others_than_those_of_the_standard_are_none() {
+fn the_frame_search_accepts_only_standard_types_and_lengths() {
     for (kind, len, headers) in [(9, 16_384, 2), (10, 16_384, 0), (9, 16_385, 0)] {
         let mut client = Client::new();
         assert_eq!(client.sends(&[PREFACE, &frame_of(1, 5)].concat()), 1);

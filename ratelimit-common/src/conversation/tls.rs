@@ -226,8 +226,8 @@ impl Conversation {
         if requests == 0 && self.record_left == LOST { frame.lost(self, fresh.moment()) } else { requests }
     }
 
-    /// Returns the number of requests, 0 or 1, in a segment whose record boundaries are unknown. Only turns count until
-    /// a segment begins with a record. Otherwise, hiding the boundaries would evade the count.
+    /// Returns the number of requests, 0 or 1, in a segment with unknown record boundaries. Only turns count until a
+    /// segment begins with a record. Otherwise, hiding the boundaries would evade the count.
     #[inline(always)]
     pub fn lost(&mut self, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);

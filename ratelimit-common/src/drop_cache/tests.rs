@@ -166,7 +166,7 @@ fn chosen(entries: &[DropEntry; PLACES], key: Key, is_verified: bool, now: Nanos
 
 proptest! {
     #[test]
-    fn an_entry_that_holds_is_replaced_only_by_its_own_key_or_if_forgeable_by_a_verified_one(
+    fn a_live_entry_yields_only_to_its_key_or_if_forgeable_to_a_verified_one(
         steps in proptest::collection::vec(
             (0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200
         )

@@ -1,4 +1,4 @@
-//! Charges for QUIC packets under a rule whose access log contains their requests.
+//! Charges for QUIC packets under a rule with an access log that contains their requests.
 
 use super::{At, State, Window, limits};
 use crate::layout::{LOGGED_REQUESTS, Unit};

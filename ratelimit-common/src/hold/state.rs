@@ -96,7 +96,7 @@ pub trait State: Copy {
     fn turn_back(&self);
     // The methods below concern the drop cache. Without one, each packet is judged by its window, with the same result.
 
-    /// Stores the limit whose connection attempts the source has used up.
+    /// Stores the limit of which the source has used up all connection attempts.
     #[inline(always)]
     fn keep_suspected(&self, at: At) {
         let _ = at;

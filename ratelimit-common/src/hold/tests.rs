@@ -203,7 +203,7 @@ fn a_plain_rule_admits_its_limit_and_no_more_and_counts_what_it_refuses() {
 }
 
 #[test]
-fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_to_its_most_behind() {
+fn a_charge_goes_to_the_exact_clocks_bucket_despite_the_coarse_clocks_lag() {
     let length_ns = 60 * SECOND_NS;
     let begins = NOW.bucket(length_ns).start(length_ns).0;
     let mut at_once = 0;
@@ -231,14 +231,14 @@ fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_t
 }
 
 #[test]
-fn what_a_plain_rule_does_not_count_leaves_nothing() {
+fn uncounted_packets_of_a_plain_rule_leave_no_window() {
     let memory = memory(rule(&[limit(7, Unit::Connections, 3)]));
     assert_eq!(memory.judges(PACKET), Reason::NotCounted);
     assert!(memory.windows.borrow().is_empty());
 }
 
 #[test]
-fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
+fn a_refusal_by_one_limit_charges_none_whatever_was_charged_before() {
     // The first packet is charged to all three limits. The second limit refuses the others, which are charged to none.
     let limits = [limit(7, Unit::Packets, 100), limit(8, Unit::Packets, 1), limit(9, Unit::Bytes, 1000)];
     let memory = memory(rule(&limits));
@@ -350,7 +350,7 @@ fn the_first_refusal_of_a_bucket_is_an_event_and_no_other_is() {
 }
 
 #[test]
-fn what_passes_is_no_event_also_at_the_limit() {
+fn admitted_packets_send_no_event_even_at_the_limit() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
     assert!((0..3).all(|_| memory.judges(PACKET) == Reason::WithinLimit));
     assert_eq!(told(&memory), []);
@@ -431,7 +431,7 @@ fn the_connection_that_exceeds_a_limit_bans_though_all_before_it_are_closed() {
 }
 
 #[test]
-fn a_source_whose_connections_are_verified_after_one_was_refused_is_banned_by_the_last_of_them() {
+fn a_refused_source_is_banned_by_the_last_of_its_verified_connections() {
     let memory = banning_by_connections();
     assert!((0..3).all(|_| memory.judges(SYN) == Reason::WithinLimit));
     assert_eq!(memory.judges(SYN), Reason::OverLimit);
@@ -443,7 +443,7 @@ fn a_source_whose_connections_are_verified_after_one_was_refused_is_banned_by_th
 }
 
 #[test]
-fn forged_syns_ban_no_source_that_has_verified_fewer_connections_than_the_limit_allows() {
+fn forged_syns_ban_no_source_with_verified_connections_below_the_limit() {
     for verified in 0..3 {
         let memory = banning_by_connections();
         (0..verified).for_each(|_| assert_eq!(memory.connects(), Reason::WithinLimit));
@@ -481,7 +481,7 @@ fn charges_are_the_same_as_a_word() {
 }
 
 #[test]
-fn what_a_charge_has_come_to_is_one_thing_only() {
+fn each_charge_result_has_exactly_one_meaning() {
     let codes = [
         Charged::REFUSED,
         Charged::FIRST_REFUSED,

@@ -175,7 +175,7 @@ mod tests {
     const UNIT: u64 = 1 << Active::LAPSE_UNIT_BITS;
 
     #[test]
-    fn enforcement_lapses_at_its_time_or_up_to_a_unit_later_and_never_where_no_time_is_set() {
+    fn enforcement_lapses_within_a_unit_of_its_time_and_never_without_one() {
         let word = Active::new(1, 77);
         for start in [0, UNIT - 1, UNIT << 31, (UNIT << 31) - 5 * SECOND_NS, 1_800_000_000 * SECOND_NS] {
             let at = Nanos(start + 2 * SECOND_NS);

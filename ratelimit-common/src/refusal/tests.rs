@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn what_has_anything_beside_plain_headers_has_no_place() {
+fn frames_with_anything_beside_plain_headers_have_no_place() {
     let sent = Sent {
         tags: 0,
         source: [1; 16],

@@ -304,7 +304,7 @@ proptest! {
     /// Whatever is reported, in any order, this host's part is what it admitted. Both parts together are within the
     /// limit.
     #[test]
-    fn what_others_admit_counts_and_is_never_taken_for_our_own(
+    fn remote_admissions_count_and_are_never_taken_for_local_ones(
         steps in proptest::collection::vec((0..9_u64, 0..9_u64, 0..7_u64, 0..40_u64), 1..200), amount in 1..2000_u64,
         full_buckets in prop_oneof![5 => FULL_BUCKETS_MIN..=FULL_BUCKETS_MAX, 1 => Just(0_u8)],
     ) {
@@ -340,7 +340,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_told_goes_to_its_own_bucket_and_to_no_later_one() {
+fn remote_admissions_go_to_their_own_bucket_and_no_later_one() {
     let (ring, parts) = (Ring::new(), Parts::shared(MINUTE_NS, 10, 2));
     let limit = Limit { amount: 10, full_buckets: 5, parts, burst: BURST_ANY };
     let at = |minute: u64| BucketIndex(TEN_O_CLOCK.0 + minute);

@@ -94,6 +94,6 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
 }
 
 #[test]
-fn in_the_clear_no_more_requests_are_accepted_than_were_counted() {
+fn no_more_clear_text_requests_are_accepted_than_counted() {
     each_case("clear", adversary);
 }

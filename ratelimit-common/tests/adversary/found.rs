@@ -39,7 +39,7 @@ fn clear(steps: &[Step]) -> (u64, u64) {
 }
 
 #[test]
-fn a_hello_that_the_server_drops_behind_the_first_request_does_not_make_what_follows_tls() {
+fn a_dropped_hello_after_the_first_request_does_not_make_the_rest_tls() {
     let at = i64::try_from(GET.len()).unwrap();
     for before in [0, 20] {
         let hello = [&vec![b'x'; before], HELLO].concat();
@@ -109,7 +109,7 @@ fn request(padding: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_server_says_ends_a_handshake_whatever_its_end_is_padded_to() {
+fn server_data_ends_a_handshake_whatever_its_padding() {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 200);
     let counted = over_tls(300, &[[finished, request(200)].concat(), request(200), request(200)]);
     assert!(counted >= 2, "{counted}");
@@ -138,7 +138,7 @@ fn a_header_that_comes_byte_by_byte_is_a_record() {
 }
 
 #[test]
-fn early_data_that_begins_before_the_server_says_anything_is_a_request_wherever_its_header_is_cut() {
+fn early_data_before_server_data_is_a_request_wherever_its_header_is_cut() {
     for cut in 1..5 {
         let early = request(0);
         let (begins, ends) = early.split_at(cut);
@@ -148,7 +148,7 @@ fn early_data_that_begins_before_the_server_says_anything_is_a_request_wherever_
 }
 
 #[test]
-fn what_is_said_behind_early_data_is_no_ticket() {
+fn server_data_after_early_data_is_not_taken_for_a_ticket() {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     let parts = [[hello(), request(0)].concat(), [finished, request(0)].concat(), request(0)];
     let (counted, accepted) = over_tls_in(1448, server_of_early_data(500), &parts);
@@ -164,7 +164,7 @@ fn early_data_as_short_as_an_alert_is_a_request() {
 }
 
 #[test]
-fn what_comes_behind_a_long_answer_is_not_what_a_preface_was_counted_for() {
+fn data_after_a_long_answer_is_not_the_request_counted_with_the_preface() {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     assert_eq!(over_tls(5_000, &[finished, request(0), request(2)]), 2);
 }
@@ -207,7 +207,7 @@ fn a_preface_in_several_segments_is_one() {
 }
 
 #[test]
-fn what_begins_as_a_preface_and_goes_on_as_http1_is_that() {
+fn data_that_begins_like_a_preface_and_continues_as_http1_is_http1() {
     for (begins, ends) in
         [("P", "OST / HTTP/1.1\r\n\r\n"), ("PRI * HTTP/", "1.1\r\n\r\n"), ("PRI * HTTP/2.0\r\n", "\r\n")]
     {
@@ -217,7 +217,7 @@ fn what_begins_as_a_preface_and_goes_on_as_http1_is_that() {
 }
 
 #[test]
-fn so_many_frames_in_a_segment_hide_none_behind_them() {
+fn many_frames_in_a_segment_hide_no_request_behind_them() {
     let empty = frame(frame_kind::DATA, 0, &[]);
     // The bytes behind the last of these look like a long frame, if it is unknown that they are the end of one.
     let long = [frame(frame_kind::DATA, 0, &[0, 64, 0, 0, 0].repeat(400)), headers()].concat();
@@ -301,7 +301,7 @@ fn a_version_whose_name_the_server_gets_otherwise_is_one() {
 }
 
 #[test]
-fn a_version_whose_name_is_cut_where_the_server_goes_on_with_what_came_before_is_one() {
+fn an_http_version_cut_where_earlier_data_continues_is_recognized() {
     let mut link = Link::new(Http1::new(&[60]), &mut Random::of(1), u64::MAX);
     link.sends(&Sent { at: 0, payload: GET, acknowledged: 0, is_lost: false });
     for request in 0..50 {
@@ -398,7 +398,7 @@ fn under_tls_a_hole_swallows_nothing_that_was_seen_before_it() {
 }
 
 #[test]
-fn what_goes_on_behind_bytes_that_were_not_seen_is_followed_from_where_the_server_is() {
+fn frames_after_unseen_bytes_are_followed_from_the_servers_position() {
     let begins = [preface(), frame(frame_kind::DATA, 0, &[])].concat();
     let mut data = vec![0; 1000];
     data[980..989].copy_from_slice(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]);

@@ -79,6 +79,6 @@ fn each_stream_of_http2_in_the_clear_counts_and_nothing_else() {
 }
 
 #[test]
-fn of_http2_in_the_clear_no_more_turns_have_requests_than_were_counted_or_held_to_the_guard() {
+fn clear_text_http2_turns_with_requests_are_counted_or_held_to_the_guard() {
     each_case("HTTP/2 in the clear", adversary);
 }

@@ -106,7 +106,7 @@ async fn no_number_of_connections_of_members_keeps_root_or_another_member_out() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_number_of_connections_from_one_address_or_from_many_keeps_the_health_check_out() {
+async fn no_number_of_connections_or_addresses_keeps_the_health_check_out() {
     for said in SAID {
         for addresses in [1, 5, u32::MAX] {
             let served = Served::new(Surface::Tcp, &stub());
@@ -209,13 +209,13 @@ async fn a_daemon_that_closes_the_connection_and_goes_on_is_not_said_to_be_gone(
     let client = crate::client::Client::new(&path).with_pins(directory.path());
     let (answer, ()) = tokio::join!(client.call(&proto::Detach { interface: None }), closing);
     let said = answer.unwrap_err();
-    assert!(said.to_string().contains("closed the connection without an answer; if it has begun"), "{said}");
+    assert!(said.to_string().contains("closed the connection without an answer; if the daemon has started"), "{said}");
     assert!(said.help().join(" ").contains("systemctl status"), "{:?}", said.help());
 }
 
 const EVENTS: &[u8] = b"GET /api/v1/events HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Returns a daemon whose memory of events is full.
+/// Returns a daemon with a full memory of events.
 fn with_events() -> Handle {
     let handle = stub();
     for second in 0..5_000 {

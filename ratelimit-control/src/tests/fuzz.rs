@@ -101,7 +101,7 @@ async fn serve_these(bytes: &[u8]) {
 }
 
 #[test]
-fn whatever_bytes_come_a_connection_ends_in_time_and_the_next_client_is_served() {
+fn any_bytes_end_a_connection_in_time_and_the_next_client_is_served() {
     for_any_bytes(|bytes| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(serve_these(&request(&mut Choices::new(bytes))));

@@ -185,7 +185,7 @@ async fn a_stream_of_events_ends_with_its_session_at_once_and_goes_on_until_then
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_events_ends_when_the_sessions_time_is_over_and_when_newer_logins_take_its_place() {
+async fn an_event_stream_ends_with_its_session_or_when_newer_logins_replace_it() {
     let page = Page::member().await;
     let request = page.request("GET", "/api/v1/events?follow=true").body(Body::empty()).unwrap();
     let body = page.router.clone().oneshot(request).await.unwrap().into_body();
@@ -295,7 +295,7 @@ fn unpacked(packed: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn the_first_view_of_64_rules_is_below_100_kb_for_a_client_that_takes_gzip_and_the_same_for_one_that_does_not() {
+async fn the_first_view_of_64_rules_is_below_100_kb_with_gzip_and_equal_without() {
     /// Bytes of an answer's status, headers and framing.
     const HEAD_BYTES: usize = 1_000;
     let (handle, mut commands) = Handle::channel(feed::Feed::default());
@@ -333,7 +333,7 @@ async fn the_first_view_of_64_rules_is_below_100_kb_for_a_client_that_takes_gzip
 }
 
 #[tokio::test]
-async fn what_begins_a_session_and_a_stream_of_events_are_not_packed() {
+async fn login_answers_and_event_streams_are_not_compressed() {
     let (mut page, token) = Page::new();
     page.rows.push(("accept-encoding", "gzip".to_owned()));
     let body = format!(r#"{{"code":"{}"{}}}"#, code(&token), " ".repeat(2_000));

@@ -158,7 +158,11 @@ impl<D: Datapath> Engine<D> {
         };
         reach(Point::FleetHeard);
         if let Err(problem) = done {
-            let said = format!("what {host} says of {} is not done here: {}", source_text(prefix), problem.message);
+            let said = format!(
+                "the command of {host} for {} is not carried out here: {}",
+                source_text(prefix),
+                problem.message
+            );
             tracing::warn!("fleet: {said}");
             self.journal.add(Occurrence::new(EventKind::Fleet, said));
         }

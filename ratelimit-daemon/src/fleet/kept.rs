@@ -48,7 +48,7 @@ impl Kept {
         self.given = 0;
         if self.saved.fleet != fleet && !self.saved.acts.is_empty() {
             let count = self.saved.acts.len();
-            tracing::warn!("fleet: {count} commands were not told to fleet {}, and are dropped", self.saved.fleet);
+            tracing::warn!("fleet: {count} commands were not sent to fleet {}, and are dropped", self.saved.fleet);
             self.saved.acts.clear();
             self.save(store).unwrap_or_else(|error| tracing::warn!("{error}"));
         }
@@ -98,7 +98,7 @@ impl Kept {
         if self.saved.acts.len() != before
             && let Err(error) = self.save(store)
         {
-            tracing::warn!("{error}; a restart tells the fleet once more what it was told");
+            tracing::warn!("{error}; a restart sends the fleet these commands once more");
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_has_not_taken_outlives_a_restart_and_what_it_has_does_not() {
+    fn acts_not_taken_by_the_store_survive_a_restart_and_taken_ones_do_not() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         let mut kept = Kept::default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_to_one_fleet_is_not_said_to_another() {
+    fn acts_for_one_fleet_are_not_sent_to_another() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         let mut kept = Kept::default();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_said() {
+    fn acts_that_cannot_be_kept_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_owned());
         let mut kept = Kept::default();

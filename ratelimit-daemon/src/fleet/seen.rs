@@ -64,7 +64,7 @@ struct Now {
 impl Now {
     fn of(ties: &Ties) -> Self {
         if let Some(failed) = &ties.failed {
-            let trouble = Some("it cannot begin".to_owned());
+            let trouble = Some("it cannot start".to_owned());
             return Self {
                 state: FleetState::Away,
                 trouble,
@@ -80,7 +80,7 @@ impl Now {
         let misfit = misfit(ties, &status).filter(|_| status.state == State::Connected);
         let trouble = match (status.state, status.trouble, &status.error) {
             (State::Connected, ..) => misfit.as_ref().map(|(_, words)| words.clone()),
-            (State::Degraded | State::Away, _, Some(_)) => Some("the store cannot be reached so".to_owned()),
+            (State::Degraded | State::Away, _, Some(_)) => Some("the store cannot be reached in this way".to_owned()),
             (State::Degraded | State::Away, Some(trouble), None) => Some(trouble.to_string()),
             (State::Degraded, None, None) => Some(status.slow().unwrap_or_else(clocks)),
             (State::Away, None, None) => status.slow(),
@@ -124,14 +124,16 @@ fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
     }
     let said = fleet.hosts;
     if heard as u64 > u64::from(said) {
-        let words = format!("{heard} hosts are heard, and `hosts` says {said}: the bound is for {said}");
+        let words = format!("{heard} hosts are heard, but `hosts` is {said}: the bound holds for {said}");
         return Some((Misfit::TooMany, words));
     }
     let joined = ties.joined.as_ref()?;
     if let Some(other) = others(joined, status).find(|of| of.record.hosts != 0 && of.record.hosts != said) {
         let (name, theirs) = (printable(&other.record.name), other.record.hosts);
-        let words =
-            format!("`hosts` is {said} here and {theirs} on {name}: say the same on all, the bound is for that");
+        let words = format!(
+            "`hosts` is {said} here and {theirs} on {name}: set the same number on all hosts, because the \
+                bound depends on it"
+        );
         return Some((Misfit::HostsDiffer, words));
     }
     let mut alone: Vec<String> = limits(joined, status)
@@ -146,7 +148,7 @@ fn misfit(ties: &Ties, status: &Status) -> Option<(Misfit, String)> {
     }
     let words = || {
         let alone = alone.join(" and ");
-        format!("no other host has {alone}: rules are shared that have the same name, unit, window and buckets on all")
+        format!("no other host has {alone}: hosts share a rule only if its name, unit, window and buckets are the same")
     };
     (!alone.is_empty()).then(|| (Misfit::Alone, words()))
 }
@@ -216,7 +218,7 @@ impl<D: Datapath> Engine<D> {
             FleetState::Connected => format!("fleet {name} is connected"),
             FleetState::Degraded => format!("fleet {name} is degraded{why}"),
             FleetState::Away => format!("fleet {name} is away{why}; each host holds its limits by itself"),
-            FleetState::Off => format!("this host is in fleet {name} no more"),
+            FleetState::Off => format!("this host has left fleet {name}"),
         };
         Some(Occurrence::new(EventKind::Fleet, said))
     }
@@ -335,7 +337,7 @@ fn limits(joined: &Joined, status: &Status) -> Vec<FleetLimit> {
 }
 
 fn beginning() -> String {
-    "no answer of the store yet".to_owned()
+    "no answer from the store yet".to_owned()
 }
 
 fn seconds(ns: u64) -> f64 {

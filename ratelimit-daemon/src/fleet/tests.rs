@@ -45,7 +45,7 @@ fn joined(policy: &Policy) -> Joined {
 }
 
 #[tokio::test]
-async fn limits_of_which_the_task_had_no_room_to_hear_are_read_where_packets_have_them_and_told_once_it_has() {
+async fn limits_without_room_in_the_task_follow_the_packets_and_are_told_later() {
     let (before, after) = (policy(&[10]), policy(&[20]));
     let mut moved = policy(&[10]);
     moved.rules.insert(0, ratelimit_policy::desired::Rule { name: "first".to_owned(), ..after.rules[0].clone() });

@@ -130,7 +130,7 @@ impl<D: Datapath> Engine<D> {
         match work {
             Work::Read { limits, subjects, reply } => {
                 let counts = self.counts(&limits, &subjects).unwrap_or_else(|error| {
-                    failed("look up what this host admitted", error);
+                    failed("read the counts of this host", error);
                     Vec::new()
                 });
                 // The task may be gone.
@@ -138,7 +138,7 @@ impl<D: Datapath> Engine<D> {
             }
             Work::Write { limits, told, reply } => {
                 if let Err(error) = self.write_told(&limits, &told) {
-                    failed("write what other hosts admitted", error);
+                    failed("write the counts of other hosts", error);
                 }
                 let _is_awaited = reply.send(());
             }

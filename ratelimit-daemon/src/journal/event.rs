@@ -223,7 +223,7 @@ impl Event {
                     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
                     let untold = match untold {
                         0 => String::new(),
-                        untold => format!(" ({untold} of them not told one by one)"),
+                        untold => format!(" ({untold} of them without an event each)"),
                     };
                     let bans = counted(rules.len(), "ban");
                     lifted.push(format!("{bans} by rule {} lifted{untold}", quoted.join(", ")));
@@ -254,7 +254,7 @@ impl Event {
                 match left {
                     OnExit::Detach => format!("detached from {names}{by}{done}"),
                     OnExit::Keep => format!(
-                        "{names} stays limited without the daemon{done}; `ratelimitd detach` takes the filter off"
+                        "{names} stays limited without the daemon{done}; `ratelimitd detach` removes the filter"
                     ),
                 }
             }

@@ -39,14 +39,14 @@ async fn a_service_protects_the_interfaces_that_are_there_and_says_which_is_miss
     assert_eq!(shown, [("eth0", true), ("eth9", false)]);
     assert_eq!(stats.interfaces[1].problem.as_deref(), Some("no interface eth9; there are eth0, eth1"));
     let said = ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS);
-    let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; it is tried again all the time";
+    let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; the daemon keeps retrying";
     assert!(said.contains("NOT PROTECTED: eth9 not attached\n") && said.contains(missing), "{said}");
     assert!(running.client.metrics().await.unwrap().contains("ratelimitd_attached{iface=\"eth9\",mode=\"none\"} 0"));
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_service_waits_for_is_attached_as_soon_as_it_comes() {
+async fn an_awaited_interface_is_attached_as_soon_as_it_appears() {
     let mut running = service(|_| {}).await;
     running.kernel.add("eth9", XdpMode::Native);
     running.events.send(Event::LinksChanged).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_service_none_of_whose_interfaces_is_there_waits_for_all_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_service_waits_for_can_be_given_up_and_a_reload_that_names_it_again_is_refused() {
+async fn an_awaited_interface_can_be_given_up_and_a_reload_of_it_is_refused() {
     let running = service(|_| {}).await;
     assert_eq!(running.client.detach(Some("eth9")).await.unwrap().detached, ["eth9"]);
     assert!(running.client.health().await.unwrap().healthy);
@@ -107,7 +107,7 @@ async fn a_reload_changes_limits_while_an_interface_is_awaited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_of_nothing_that_is_wanted() {
+async fn a_takeover_continues_without_a_missing_interface_and_keeps_wanted_ones() {
     let directory = tempfile::tempdir().unwrap();
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
     // eth9 may be in another network namespace now.
@@ -148,7 +148,7 @@ async fn a_restart_in_a_trial_goes_on_with_it_though_an_interface_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_limits_before_the_address_of_its_metrics_is_there_and_a_command_line_says_that_it_is_not() {
+async fn a_service_starts_before_its_metrics_address_and_a_command_line_fails() {
     // Addresses of TEST-NET-1 and of the documentation prefix, which no host has.
     for address in ["192.0.2.77:0", "[2001:db8::77]:0"] {
         let listen = Some(address.parse().unwrap());
@@ -201,7 +201,7 @@ async fn a_start_and_a_reload_with_a_port_and_its_bridge_are_refused_and_change_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_joined_waits_and_what_is_joined_later_is_said_to_count_twice() {
+async fn a_joined_interface_waits_and_one_joined_later_is_said_to_count_twice() {
     let mut running = service(|_| {}).await;
     running.kernel.join(&joined());
     running.kernel.add("eth9", XdpMode::Native);

@@ -151,7 +151,7 @@ fn the_second_ban_in_a_row_says_so() {
 }
 
 #[test]
-fn a_flood_of_bans_is_logged_in_fifty_lines_and_a_number_and_every_ban_is_in_one_of_them() {
+fn a_flood_of_bans_is_logged_in_few_lines_that_account_for_every_ban() {
     let mut site = Site::new(Mode::Enforce);
     let sources = 60 * BANS_PART;
     for at in 0..sources {
@@ -269,7 +269,7 @@ fn nothing_is_told_to_be_lifted_before_it_is_and_a_removal_that_fails_is_said() 
         log.hear(|| assert!(free(&mut site).is_err()));
         let said = log.take();
         let [line] = said.as_slice() else { panic!("{said:?}") };
-        assert!(line.starts_with("counters and bans are not removed, as root asked: "), "{line}");
+        assert!(line.starts_with("remove counters and bans, by command of root: "), "{line}");
         assert_eq!(kinds(&site), [EventKind::Ban]);
         site.kernel.permit_removal();
         free(&mut site).unwrap();
@@ -293,7 +293,7 @@ fn a_source_without_a_ban_is_freed_without_a_look_at_the_bans_of_others() {
 }
 
 #[test]
-fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
+fn lifted_bans_beyond_the_maximum_are_reported_as_a_number() {
     let mut site = Site::new(Mode::Enforce);
     let bans = EVENTS_EACH + 3;
     for at in 0..bans {
@@ -302,12 +302,12 @@ fn of_more_lifted_bans_than_are_told_one_by_one_the_number_is_told() {
     site.pass(3);
     unblock(&mut site, None).unwrap();
     let said = recent(&site).pop().unwrap().detail;
-    let lifted = "4099 bans by rule \"default\" lifted (3 of them not told one by one)";
+    let lifted = "4099 bans by rule \"default\" lifted (3 of them without an event each)";
     assert_eq!(said, format!("everything unblocked by root: {lifted}, counters of 4099 sources removed"));
 }
 
 #[test]
-fn what_a_user_of_this_host_said_later_stays_where_what_the_fleet_said_is_heard_anew() {
+fn a_later_local_command_outlives_an_earlier_fleet_act_heard_again() {
     let mut site = Site::new(Mode::Enforce);
     let request = || GrantRequest { prefix: "192.0.2.7".into(), ..GrantRequest::default() };
     let prefix = "192.0.2.7/32".parse().unwrap();

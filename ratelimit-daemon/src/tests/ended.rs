@@ -85,7 +85,7 @@ async fn detach_ends_what_is_refused_in_the_history_on_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_with_another_policy_and_a_time_without_a_daemon_end_what_was_refused_before() {
+async fn restarts_with_another_policy_or_after_a_lapse_end_earlier_refusals() {
     let mut site = refusing("1 history=on", plain()).await;
     site.restart().await;
     site.pass(1).await;

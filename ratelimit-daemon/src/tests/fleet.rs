@@ -191,8 +191,8 @@ impl Running {
 }
 
 #[tokio::test]
-async fn what_one_host_admitted_counts_on_the_other_and_check_says_both() {
-    let Some(store) = Store::start("what_one_host_admitted") else { return };
+async fn admissions_of_one_host_count_on_the_other_and_check_shows_both() {
+    let Some(store) = Store::start("admissions_of_one_host") else { return };
     let (one, other) = (store.host().await, store.host().await);
     one.is_connected().await;
     other.is_connected().await;
@@ -300,8 +300,8 @@ async fn grants_reach_every_host_with_fleet_alone_and_resets_always() {
 }
 
 #[tokio::test]
-async fn what_is_taken_off_one_host_alone_is_said_to_hold_on_the_others_if_it_came_from_there() {
-    let Some(store) = Store::start("what_is_taken_off_one_host_alone") else { return };
+async fn a_fleet_grant_lifted_on_one_host_is_said_to_hold_on_the_others() {
+    let Some(store) = Store::start("a_fleet_grant_lifted_on_one_host") else { return };
     let (one, other) = (store.host().await, store.host().await);
     one.is_connected().await;
     other.is_connected().await;
@@ -416,7 +416,7 @@ async fn hosts_of_another_secret_and_more_than_the_bound_is_for_are_said_once() 
         assert!(one.client.health().await.unwrap().notes.iter().any(|note| note.contains(words)));
     };
     let other = store.host().await;
-    says("2 hosts are heard, and `hosts` says 1: the bound is for 1").await;
+    says("2 hosts are heard, but `hosts` is 1: the bound holds for 1").await;
     let secret = store.directory.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let third = store.host_with(|config| config.fleet.as_mut().unwrap().secret_file = Some(secret.clone())).await;
@@ -444,8 +444,8 @@ async fn steps_that_packets_had_no_room_to_tell_are_counted_as_lost() {
 }
 
 #[tokio::test]
-async fn what_is_said_to_all_hosts_while_the_store_is_away_is_heard_after_a_restart_of_the_daemon_too() {
-    let Some(mut store) = Store::start("what_is_said_to_all_hosts") else { return };
+async fn fleet_commands_given_while_the_store_is_away_survive_a_restart() {
+    let Some(mut store) = Store::start("fleet_commands_given_while_the_store_is_away") else { return };
     let (one, other) = (store.host_at("one", Around::default, |_| {}).await, store.host().await);
     one.is_connected().await;
     other.is_connected().await;

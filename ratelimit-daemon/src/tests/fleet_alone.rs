@@ -42,18 +42,21 @@ async fn a_reload_says_what_became_of_the_secret() {
         let ReloadReport { changes, notes, .. } = running.client.reload().await.unwrap();
         (changes, notes)
     };
-    let (nothing, anew) = (Vec::<String>::new(), vec!["the fleet's secret is read anew".to_owned()]);
+    let (nothing, anew) = (Vec::<String>::new(), vec!["the fleet's secret was read again".to_owned()]);
     assert_eq!(reload().await, (nothing.clone(), nothing.clone()));
     std::fs::write(&secret, SECRET.repeat(2)).unwrap();
     assert_eq!(reload().await, (anew, nothing.clone()));
     assert_eq!(reload().await, (nothing.clone(), nothing.clone()));
     std::fs::write(&secret, SECRET).unwrap();
     let applied = running.client.call(&ApplyRequest::default()).await.unwrap();
-    assert_eq!((applied.changes, applied.notes), (vec!["the fleet's secret is read anew".to_owned()], nothing.clone()));
+    assert_eq!(
+        (applied.changes, applied.notes),
+        (vec!["the fleet's secret was read again".to_owned()], nothing.clone())
+    );
     std::fs::remove_file(&secret).unwrap();
     let (changes, notes) = reload().await;
     assert_eq!(changes, nothing);
-    let is_said = |note: &String| note.contains("/secret: ") && note.contains("goes on with the one before");
+    let is_said = |note: &String| note.contains("/secret: ") && note.contains("the previous secret stays in use");
     assert!(notes.len() == 1 && is_said(&notes[0]), "{notes:?}");
     assert!(!notes[0].contains(SECRET));
     running.events.send(Event::Stop).await.unwrap();

@@ -374,7 +374,7 @@ fn live<F: Future<Output = ()>>(life: F) {
 }
 
 #[test]
-fn whatever_is_asked_is_answered_and_what_is_refused_changes_nothing() {
+fn any_request_is_answered_and_a_refused_one_changes_nothing() {
     for_any_bytes(|bytes| {
         live(async {
             let mut choices = Choices::new(bytes);
@@ -392,7 +392,7 @@ fn whatever_is_asked_is_answered_and_what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn whatever_orders_come_packets_are_judged_by_the_old_policy_or_by_the_new_one() {
+fn packets_are_judged_by_the_old_or_new_policy_whatever_orders_come() {
     for_any_bytes(|bytes| {
         live(async {
             let mut choices = Choices::new(bytes);

@@ -70,7 +70,7 @@ async fn a_reason_that_cannot_be_kept_is_refused_with_what_is_wrong_and_how_to_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_commands_entered_is_there_again_after_a_restart_with_its_reason_and_end() {
+async fn grants_survive_a_restart_with_their_reason_and_end() {
     let mut site = Site::new(3);
     site.start().await;
     let reason = Some("scraper".to_owned());
@@ -178,7 +178,7 @@ async fn an_ipv6_address_alone_is_its_source_for_a_command_and_what_is_cut_off_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_file_of_state_says_of_users_and_reasons_holds_nothing_that_a_terminal_obeys() {
+async fn texts_from_state_files_contain_no_terminal_controls() {
     let mut site = Site::new(3);
     std::fs::create_dir(site.directory.path().join("state")).unwrap();
     let entry = |reason: &str| {
@@ -217,7 +217,7 @@ pub(super) fn around() -> Around {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_must_not_be_locked_out_is_exempt_and_cannot_be_denied_by_mistake() {
+async fn protected_addresses_are_exempt_and_cannot_be_denied_by_mistake() {
     let mut site = Site::new(0).with_around(around);
     site.start().await;
     let safe = site.client.list().await.unwrap().entries;
@@ -247,7 +247,7 @@ async fn who_must_not_be_locked_out_is_exempt_and_cannot_be_denied_by_mistake() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_kernel_refuses_is_not_entered() {
+async fn a_grant_that_the_kernel_refuses_is_not_entered() {
     let mut site = Site::new(3);
     site.start().await;
     site.kernel.refuse_apply();
@@ -323,7 +323,7 @@ async fn a_gateway_that_changes_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_is_likely_a_mistake_is_refused_and_says_how_to_insist() {
+async fn likely_mistakes_are_refused_and_say_how_to_insist() {
     let mut site = Site::new(3).with_around(around);
     site.start().await;
     for (grant, prefix) in [
@@ -344,7 +344,7 @@ async fn whatever_is_likely_a_mistake_is_refused_and_says_how_to_insist() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_and_an_apply_that_limit_the_session_of_the_user_who_asks_need_force_or_a_way_back() {
+async fn a_reload_that_limits_the_callers_own_session_needs_force_or_a_trial() {
     use ratelimit_control::proto::{ApplyRequest, ReloadRequest};
 
     let mut site = Site::new(3).with_around(around);

@@ -90,7 +90,7 @@ async fn an_export_of_this_daemon_imported_again_changes_nothing_in_any_format()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_denied_is_refused_by_name_and_the_others_hold() {
+async fn rows_that_cannot_be_denied_are_refused_by_name_and_the_others_hold() {
     fn around() -> Around {
         Around { gateways: vec!["192.0.2.1".parse().unwrap()], ..Around::default() }
     }

@@ -78,7 +78,7 @@ async fn a_reload_is_told_with_what_it_changes_or_why_it_is_refused_and_so_is_a_
     let expected = [
         "reload: limit of rule default: 3/5m -> 9/5m connections",
         "reload: no change",
-        "reload refused, and everything goes on as it was: `nine` is no limit",
+        "reload refused, nothing was changed: `nine` is no limit",
     ];
     assert_eq!(told[..3], expected.map(root));
     assert!(told[3].1.starts_with("DRY RUN by root since ") && told.len() == 4, "{told:?}");
@@ -109,8 +109,8 @@ async fn a_rule_that_falls_back_is_told_and_when_a_command_or_another_file_ends_
     for fell in [&told[0], &told[2]] {
         assert!(fell.0.is_none() && fell.1.starts_with("rule default falls back to dry run: it dropped "), "{fell:?}");
     }
-    assert_eq!(told[1], root("rule default does as the configuration says again, as root said"));
-    let loaded = format!("rule default does as the configuration says again: {} was loaded", site.file().display());
+    assert_eq!(told[1], root("rule default follows the configuration again, by command of root"));
+    let loaded = format!("rule default follows the configuration again: {} was loaded", site.file().display());
     assert_eq!(told[3], itself(loaded));
     site.stop().await;
 }
@@ -166,7 +166,7 @@ async fn an_interface_is_told_when_it_is_attached_gone_back_and_detached_by_a_us
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_user_allows_unallows_and_charges_is_told_with_who_did_it() {
+async fn user_changes_are_reported_with_the_user_who_made_them() {
     let mut site = Site::new(3);
     site.start().await;
     site.client.grant(Grant::Exempt, &request("192.0.2.7")).await.unwrap();

@@ -25,7 +25,7 @@ async fn events(site: &Site) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn enforcement_goes_on_while_a_daemon_runs_lapses_once_it_is_gone_and_that_is_told_when_one_is_back() {
+async fn enforcement_lapses_only_without_a_daemon_and_the_next_one_reports_it() {
     let mut site = site(Some(AFTER * SECOND_NS));
     site.start().await;
     assert_eq!([site.reason("192.0.2.7"), site.reason("192.0.2.7")], ["within_limit", "over_limit"]);
@@ -71,7 +71,7 @@ async fn a_daemon_that_hung_for_longer_enforces_again_and_tells_it_once_when_it_
 }
 
 #[tokio::test(start_paused = true)]
-async fn unless_it_is_asked_for_enforcement_never_lapses_also_where_an_earlier_daemon_had_it_lapse() {
+async fn enforcement_never_lapses_unless_configured_even_after_a_set_lapse() {
     let mut site = site(None);
     site.start().await;
     assert_eq!(lapses_in(&site), None);
@@ -84,7 +84,7 @@ async fn unless_it_is_asked_for_enforcement_never_lapses_also_where_an_earlier_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_lapses_on_trial_and_after_it_and_changes_nothing_of_a_panic() {
+async fn a_lapse_applies_during_and_after_a_trial_and_leaves_a_panic_unchanged() {
     let mut site = site(Some(AFTER * SECOND_NS));
     site.start().await;
     site.write("2");

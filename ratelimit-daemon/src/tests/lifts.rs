@@ -49,7 +49,7 @@ async fn a_source_that_is_unblocked_is_served_by_the_very_next_packet_banned_or_
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_a_denial_cannot_be_taken_off_nothing_is_freed() {
+async fn nothing_is_freed_if_a_denial_cannot_be_lifted() {
     let mut site = Site::new(1);
     site.start().await;
     assert_eq!(reasons(&site, ["198.51.100.7"; 2]), ["within_limit", "over_limit"]);
@@ -65,7 +65,7 @@ async fn where_a_denial_cannot_be_taken_off_nothing_is_freed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_drop_cache_alone_refuses_is_freed_too() {
+async fn a_refusal_by_the_drop_cache_alone_is_lifted_too() {
     let mut site = Site::new(2);
     site.start().await;
     let slot = site.kernel.policy().unwrap().rules[0].limits[0].slot;
@@ -81,7 +81,7 @@ async fn what_the_drop_cache_alone_refuses_is_freed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_command_can_lift_is_named_with_its_file_and_how_to_lift_it() {
+async fn a_denial_that_no_command_can_lift_is_named_with_file_and_remedy() {
     let mut site = Site::new(2);
     site.write("2 deny=10.88.0.0/25");
     site.start().await;
@@ -107,7 +107,7 @@ async fn what_no_command_can_lift_is_named_with_its_file_and_how_to_lift_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_commands_deny_within_a_prefix_is_lifted_with_it() {
+async fn an_unblock_of_a_prefix_lifts_denials_within_it() {
     let mut site = Site::new(2);
     site.start().await;
     for prefix in ["10.88.0.0/25", "10.88.0.200", "10.88.1.0/24"] {
@@ -169,7 +169,7 @@ async fn unblock_all_ends_bans_and_command_denials_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_entry_extends_the_first_unless_it_is_to_replace_it_and_says_what_it_changed() {
+async fn a_second_entry_extends_the_first_unless_it_replaces_it_and_says_so() {
     let mut site = Site::new(2);
     site.start().await;
     for (grant, what, prefix) in [(Grant::Denied, "denial", "10.88.0.9"), (Grant::Exempt, "exemption", "10.88.1.9")] {
@@ -230,7 +230,7 @@ async fn unallow_ends_what_was_allowed_and_names_what_allows_it_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_user_who_called_sudo_is_kept_with_what_was_entered_and_a_suspended_denial_beside_its_exemption() {
+async fn entries_keep_the_sudo_user_and_an_exemption_only_suspends_a_denial() {
     let mut site = Site::new(0);
     site.start().await;
     let client = site.client.clone().for_sudo_user(Some("alice"));

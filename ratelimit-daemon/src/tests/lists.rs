@@ -180,7 +180,7 @@ async fn a_file_that_goes_on_changing_is_read_once_it_rests() {
 }
 
 #[tokio::test]
-async fn a_file_that_never_rests_is_said_to_be_not_followed_once_and_is_followed_when_it_does() {
+async fn a_file_that_never_rests_is_reported_once_and_followed_when_it_rests() {
     let mut site = Watched::new();
     let mut said = String::new();
     for octet in 1..40 {
@@ -225,7 +225,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
         (Some("#".repeat((64 << 20) + 1)), "it is longer than 67108864 bytes"),
         (Some(lines()), "more than 2097152 entries"),
         (Some((0..=255).map(|at| format!("{at}.0.0.0/8\n")).collect()), "it covers 99.6 % of IPv4"),
-        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt holds is more of the Internet than a list should"),
+        (Some("0.0.0.0/1\n128.0.0.0/1\n".to_owned()), "bad.txt covers more of the Internet than a list should"),
     ] {
         match contents {
             Some(contents) => site.write("bad.txt", contents),
@@ -255,7 +255,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
 }
 
 #[tokio::test]
-async fn a_list_that_is_another_users_link_or_no_file_is_not_followed_and_none_of_its_text_is_said() {
+async fn untrusted_or_irregular_list_files_are_not_followed_or_quoted() {
     let mut site = Watched::new();
     let path = site.directory.path().join("bad.txt");
     site.write("secret", "root:$y$j9T$SALT$HASH:20000\n");
@@ -335,7 +335,7 @@ fn refused_without_a_list() -> Watched {
 }
 
 #[tokio::test]
-async fn what_held_before_a_trial_holds_after_a_restart_also_where_its_list_is_gone() {
+async fn the_configuration_before_a_trial_survives_a_restart_without_its_list() {
     let mut site = refused_without_a_list();
     site.restart().unwrap();
     assert_eq!((site.amount(), site.denied()), (3, vec!["192.0.2.0/24".to_owned(), "198.51.100.0/24".to_owned()]));
@@ -358,7 +358,7 @@ async fn a_start_that_could_only_take_what_was_refused_fails_and_says_what_to_do
     let words = error.to_string();
     assert!(matches!(error, DaemonError::Refused { .. }), "{error:?}");
     assert!(words.contains("ratelimitd.toml was tried and not confirmed") && words.contains("other.txt"), "{words}");
-    assert!(error.help().concat().contains("bring it back"), "{error:?}");
+    assert!(error.help().concat().contains("restore it"), "{error:?}");
     assert_eq!(site.kernel.calls(), calls, "packets are judged as they were");
     site.write("ratelimitd.toml", FILE.replace("3/5m", "7/5m").replace(", \"file:other.txt\"", ""));
     site.restart().unwrap();

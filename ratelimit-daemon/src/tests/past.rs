@@ -30,7 +30,7 @@ async fn reload(site: &Site, text: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_history_follows_a_reload_in_how_much_of_an_address_it_keeps_and_whether_it_is_kept() {
+async fn a_reload_changes_the_historys_address_mask_and_whether_it_is_on() {
     let mut site = Site::new(3);
     site.write("3 history=on");
     site.start().await;
@@ -53,7 +53,7 @@ async fn the_history_follows_a_reload_in_how_much_of_an_address_it_keeps_and_whe
 
     let moved = site.directory.path().join("state/moved.db");
     let changes = reload(&site, &format!("3 history=on file={}", moved.display())).await;
-    let file = format!("history file: that of the state -> {}", moved.display());
+    let file = format!("history file: in the state directory -> {}", moved.display());
     let on = ["history: off -> on", file.as_str(), "history of IPv4 addresses: /24 -> /32"];
     assert_eq!(changes, on);
     sleep(2 * TELL_EVERY).await;
@@ -108,8 +108,8 @@ async fn a_user_who_has_a_source_erased_is_answered_also_where_the_disk_hangs() 
     site.pass(1).await;
     let (kind, why) = Site::refusal(site.client.call(&Forget { source: address("192.0.2.7") }).await);
     assert_eq!(kind, ProblemKind::Internal);
-    let said = "the history is not erased: it did not come to that within 10 s: its disk is slow; it is done once it \
-                can be, and to ask again tells whether it is";
+    let said = "the history is not erased: not done within 10 s: its disk is slow; it stays queued, so run the \
+        command again to see whether it is done";
     assert_eq!(why, said);
     // Nothing else waits for the history either.
     deny(&site, "192.0.2.7").await;

@@ -60,7 +60,7 @@ fn denied(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn so_many_banned_sources_deny_their_prefix_for_the_rules_step_and_no_other() {
+fn enough_banned_sources_deny_their_prefix_for_a_step_and_no_other() {
     let mut site = site(|_| {});
     for source in ["198.51.100.1", "198.51.100.2", "198.51.101.1", "198.51.101.2"] {
         exceed(&site, source);
@@ -120,7 +120,7 @@ fn a_prefix_that_holds_or_lies_in_what_is_allowed_is_never_denied() {
 }
 
 #[test]
-fn what_is_forged_denies_no_prefix() {
+fn forged_traffic_denies_no_prefix() {
     let mut site = site(|_| {});
     for host in 1..=9 {
         for _ in 0..5 {
@@ -143,7 +143,7 @@ fn end_of(site: &Site, prefix: &str) -> Option<Nanos> {
 }
 
 #[test]
-fn a_restart_lengthens_no_denial_denies_nothing_again_and_knows_which_in_a_row_it_was() {
+fn a_restart_neither_extends_nor_repeats_a_denial_and_keeps_its_step() {
     let mut site = site(|_| {});
     (1..=3).for_each(|host| exceed(&site, &format!("198.51.100.{host}")));
     site.pass(2);
@@ -172,7 +172,7 @@ fn a_restart_lengthens_no_denial_denies_nothing_again_and_knows_which_in_a_row_i
 }
 
 #[test]
-fn what_a_file_on_trial_bans_denies_no_prefix_during_it_or_after_it() {
+fn bans_by_a_configuration_on_trial_deny_no_prefix() {
     let mut site = site(|_| {});
     let (before, policy) = (site.engine.enforced.config.clone(), site.engine.enforced.desired.policy.clone());
     let until = Nanos(site.engine.datapath.now().unwrap().0 + 600 * SECOND_NS);
@@ -246,7 +246,7 @@ fn a_denial_that_ends_connections_says_what_became_of_them() {
         let report = site.engine.grant(Grant::Denied, target, &request, &root(), moment).unwrap();
         report.notes.into_iter().find(|note| note.contains("connections")).expect("it says")
     };
-    assert_eq!(kill("10.3.0.0/24"), "it has no open connections to what a rule enforces");
+    assert_eq!(kill("10.3.0.0/24"), "it has no open connections to ports that a rule enforces");
     assert_eq!(kill("10.1.0.0/20"), "ended 1000 of its connections; 250 more follow, 1000 a second in all");
     assert_eq!(kill("10.2.0.0/24"), "ended 0 of its connections; 10 more follow, 1000 a second in all");
     let later = |seconds| Moment { uptime: moment.uptime + Duration::from_secs(seconds), ..moment };
@@ -255,7 +255,7 @@ fn a_denial_that_ends_connections_says_what_became_of_them() {
 }
 
 #[test]
-fn a_ban_that_has_ended_or_was_lifted_ends_no_connection_and_one_that_is_denied_meanwhile_does() {
+fn an_ended_or_lifted_ban_closes_no_connection_unless_denied_meanwhile() {
     let client: IpNet = "198.51.100.7/32".parse().unwrap();
     for (lift, seconds, deny, left) in
         [(false, 1, false, 0), (false, 61, false, 1), (true, 1, false, 1), (false, 1, true, 0)]

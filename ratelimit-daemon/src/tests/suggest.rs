@@ -59,7 +59,7 @@ async fn a_reload_keeps_the_observation_and_counts_new_candidates_anew() {
     assert_eq!(of_first(&before).1.candidates.iter().map(|of| of.amount).collect::<Vec<_>>(), [1, 3, 6, 12, 24, 48]);
     let changes = running.client.reload().await.unwrap().changes;
     let candidates =
-        "candidates of rule default: those by default -> 20/5m connections, 30/5m connections, counters reset";
+        "candidates of rule default: the default ones -> 20/5m connections, 30/5m connections, counters reset";
     assert_eq!(changes, ["limit of rule default: 3/5m -> 4/5m connections", candidates]);
     assert!(running.client.reload().await.unwrap().changes.is_empty());
     minutes(&running, 1).await;
@@ -100,7 +100,7 @@ async fn a_rule_that_there_is_not_is_said_with_those_that_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_over_a_limit_are_told_by_prefix_and_by_the_configurations_list_files() {
+async fn sources_over_a_limit_are_reported_by_prefix_and_by_list_file() {
     let listed = |config: &mut Config| {
         config.policy.rules[0].mode = Mode::DryRun;
         let prefixes = vec!["198.51.100.0/25".parse().unwrap()].into();

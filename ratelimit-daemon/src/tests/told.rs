@@ -90,7 +90,7 @@ fn a_ban_is_one_event_and_one_episode_and_its_end_is_that_of_the_ban() {
 }
 
 #[test]
-fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_next_is_another() {
+fn a_ban_lifted_early_ends_with_all_its_drops_and_the_next_is_separate() {
     let root = super::lists::root();
     let one: fn(&mut Site, &Requester) = |site, root| {
         let target = ratelimit_policy::config::network::Target::parse(SOURCE).unwrap();
@@ -130,7 +130,7 @@ fn a_ban_that_is_lifted_early_ends_then_with_all_that_it_has_dropped_and_the_nex
 }
 
 #[test]
-fn what_lifts_every_ban_ends_the_episodes_of_the_banned_alone() {
+fn lifting_every_ban_ends_only_the_episodes_of_banned_sources() {
     let mut site = Site::of(Timestamp::now(), |config, directory| {
         kept(config, directory);
         config.policy.rules[0].bans =
@@ -167,7 +167,7 @@ fn a_refusal_after_an_unblock_is_told_as_a_beginning() {
 }
 
 #[test]
-fn what_begins_again_after_its_window_is_told_again() {
+fn a_refusal_after_the_window_is_reported_again() {
     let mut site = Site::of(Timestamp::now(), kept);
     site.exceed(SOURCE);
     site.pass(2);
@@ -194,7 +194,7 @@ fn told_of(site: &Site, kind: EventKind) -> Vec<(Option<String>, String)> {
 }
 
 #[test]
-fn a_bound_of_new_sources_is_told_when_it_is_reached_and_when_all_are_admitted_again() {
+fn a_new_source_bound_is_reported_when_reached_and_when_it_ends() {
     let mut site = Site::of(Timestamp::now(), |config, _| {
         config.policy.rules[0].new_sources = Some(NewSources { amount: 2, window_ns: SECOND_NS });
     });
@@ -229,7 +229,7 @@ fn overload_is_told_when_it_begins_and_when_it_ends() {
 }
 
 #[test]
-fn what_dry_run_would_ban_is_an_event_and_an_episode_that_no_ban_is_of() {
+fn a_would_be_ban_is_an_event_and_an_episode_apart_from_bans() {
     let mut site = Site::of(Timestamp::now(), |config, directory| {
         kept(config, directory);
         config.policy.rules[0].mode = Mode::DryRun;
@@ -279,7 +279,7 @@ fn the_history_is_kept_as_the_configuration_says() {
 }
 
 #[test]
-fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_a_count() {
+fn a_flood_of_refusals_is_remembered_within_bounds_and_counted_in_full() {
     let mut site = Site::of(Timestamp::now(), |_, _| {});
     let sources = 20_000;
     let mut lines = Vec::new();
@@ -311,7 +311,7 @@ fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_
 }
 
 #[tokio::test]
-async fn what_a_user_does_is_an_event_with_his_name_and_an_act_and_can_be_followed_and_erased() {
+async fn user_commands_are_named_events_that_can_be_followed_and_erased() {
     let mut path = std::path::PathBuf::new();
     let running = start(
         None,
@@ -400,7 +400,7 @@ async fn a_history_that_cannot_be_written_is_said_and_leaves_the_daemon_healthy(
 }
 
 #[test]
-fn stats_have_what_wants_attention_in_the_words_of_the_command_and_the_names_of_all_kinds_of_events() {
+fn stats_list_what_needs_attention_and_the_names_of_all_event_kinds() {
     let mut site = Site::of(Timestamp::now(), |_, _| {});
     let stats = |site: &mut Site| site.engine.stats(&stats_at(site.moment()), site.moment()).unwrap();
     assert_eq!(stats(&mut site).attention, [""; 0]);

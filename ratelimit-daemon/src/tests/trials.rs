@@ -193,7 +193,7 @@ enum End {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_allowed_denied_and_taken_back_during_a_trial_holds_at_once_and_whatever_becomes_of_it() {
+async fn grants_changed_during_a_trial_hold_at_once_and_whatever_its_end() {
     let sources = ["198.51.100.7", "192.0.2.7", "10.88.0.9", "10.88.1.9", "203.0.113.7", "203.0.113.200"];
     let expected = ["denied", "exempt", "within_limit", "within_limit", "exempt", "denied"];
     for end in [End::Confirmed, End::RolledBack, End::Over, End::OverWithoutDaemon, End::ConfirmedByTheNext] {
@@ -247,22 +247,21 @@ async fn what_is_allowed_denied_and_taken_back_during_a_trial_holds_at_once_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_configuration_before_a_trial_denies_is_named_as_what_may_come_back() {
+async fn an_unblock_warns_of_denials_that_a_rollback_would_restore() {
     let mut site = Site::new(3);
     site.write("3 deny=203.0.113.0/24");
     site.start().await;
     site.write("9");
     site.client.apply(&MINUTE).await.unwrap();
     let report = site.client.unblock("203.0.113.7").await.unwrap();
-    let again =
-        "203.0.113.0/24 is denied again if the file on trial is rolled back: the configuration before it says so";
+    let again = "203.0.113.0/24 is denied again if the file on trial is rolled back, by the configuration before it";
     assert_eq!((report.still.len(), report.notes.as_slice()), (0, &[again.to_owned()][..]));
     assert_eq!(site.client.unblock("198.51.100.7").await.unwrap().notes, Vec::<String>::new());
     site.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_during_a_trial_gives_way_to_what_it_had_suspended() {
+async fn a_grant_that_ends_during_a_trial_yields_to_the_one_it_suspended() {
     let mut site = Site::new(3);
     site.start().await;
     site.client.grant(Grant::Denied, &request("198.51.100.7")).await.unwrap();
@@ -277,7 +276,7 @@ async fn what_ends_during_a_trial_gives_way_to_what_it_had_suspended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_kernel_refuses_during_a_trial_is_not_entered_and_the_trial_goes_on() {
+async fn a_grant_refused_by_the_kernel_is_not_entered_and_the_trial_goes_on() {
     let mut site = Site::new(3);
     on_trial(&mut site).await;
     site.kernel.refuse_apply();
@@ -312,7 +311,7 @@ async fn a_trial_is_rolled_back_by_command_at_once_and_no_reload_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_tried_changes_nothing() {
+async fn a_configuration_that_cannot_be_tried_changes_nothing() {
     let mut site = Site::new(3);
     site.start().await;
     for (text, seconds, words) in [

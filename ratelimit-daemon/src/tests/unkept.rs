@@ -27,7 +27,7 @@ async fn a_start_under_a_hold_of_an_earlier_run_is_told_that_nothing_is_dropped(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_written_down_is_said_and_written_once_it_can_be() {
+async fn state_that_cannot_be_written_is_reported_and_written_later() {
     let mut site = Site::new(3);
     site.start().await;
     // A file in place of the directory blocks writes even for root.
@@ -42,10 +42,7 @@ async fn what_could_not_be_written_down_is_said_and_written_once_it_can_be() {
     site.pass(60).await;
     let stats = site.client.stats().await.unwrap();
     let said = stats.unkept.clone().unwrap();
-    assert!(
-        said.starts_with("A RESTART FORGETS what commands have changed: write ") && said.contains("state/"),
-        "{said}"
-    );
+    assert!(said.starts_with("A RESTART FORGETS the changes by commands: write ") && said.contains("state/"), "{said}");
     assert!(stats.attention.contains(&said) && site.client.health().await.unwrap().notes.contains(&said));
     assert!(ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS).contains("A RESTART FORGETS"));
 

@@ -27,7 +27,7 @@ fn grant(site: &mut Watched, grant: Grant, prefix: &str) {
 }
 
 #[tokio::test]
-async fn who_is_denied_by_a_list_is_told_its_file_and_line_and_the_way_out_works() {
+async fn a_source_denied_by_a_list_is_told_its_file_line_and_remedy() {
     let mut site = Watched::new();
     site.write("bad.txt", "# feed\n203.0.113.0/24\n\n192.0.2.0/24 ; SBL1\n");
     site.two_looks();
@@ -44,7 +44,7 @@ async fn who_is_denied_by_a_list_is_told_its_file_and_line_and_the_way_out_works
 }
 
 #[tokio::test]
-async fn who_is_denied_by_a_command_and_a_list_is_told_both() {
+async fn a_source_denied_by_a_command_and_a_list_is_told_both() {
     let mut site = Watched::new();
     grant(&mut site, Grant::Denied, "192.0.2.7");
     let of = verdict(&mut site, "192.0.2.7");
@@ -54,7 +54,7 @@ async fn who_is_denied_by_a_command_and_a_list_is_told_both() {
 }
 
 #[tokio::test]
-async fn in_a_panic_the_denied_pass_and_are_told_what_would_be() {
+async fn denied_sources_pass_in_a_panic_and_are_told_what_would_apply() {
     let mut site = Watched::new();
     site.said(|engine, moment| engine.set_mode(ModeWord::Panic, &root(), moment).unwrap());
     let report = check(&mut site, "192.0.2.7");
@@ -124,7 +124,10 @@ async fn a_prefix_is_checked_with_what_lists_and_commands_say_of_it() {
     let by = whole.decided_by.clone().unwrap();
     assert!(by.starts_with("list bad (") && by.ends_with(" line 1), which denies 192.0.2.0/24"), "{by}");
     let said = ratelimit_view::check_prefix(&whole);
-    assert!(said.starts_with("192.0.2.64/26 is blocked, all of it.\nAs a whole it is decided by list bad ("), "{said}");
+    assert!(
+        said.starts_with("192.0.2.64/26 is blocked completely.\nThe whole network is decided by list bad ("),
+        "{said}"
+    );
     assert_eq!(of(&mut site, "203.0.113.0/24").verdict.label(), "pass");
 }
 

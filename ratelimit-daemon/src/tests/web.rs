@@ -12,7 +12,7 @@ fn site(adjust: impl FnOnce(&mut Config, &Path)) -> Site {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_is_renewed_though_the_policy_file_is_broken_or_the_kernel_refuses_it() {
+async fn a_certificate_is_renewed_despite_a_broken_policy_or_kernel_refusal() {
     let mut site = site(|config, directory| config.tls = Some(write(directory, "one.example")));
     let tls = site.engine.certificate.tls().unwrap();
     assert_eq!(tls.name().as_deref(), Some("one.example"));
@@ -30,7 +30,7 @@ async fn a_certificate_is_renewed_though_the_policy_file_is_broken_or_the_kernel
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_of_the_page_does_not_deny_the_address_that_he_comes_from_unless_he_insists() {
+async fn a_web_user_denies_his_own_address_only_if_he_insists() {
     let mut site = site(|_, _| {});
     let moment = site.moment();
     let mut deny = |prefix: &str, force, by: &Requester| {

@@ -69,9 +69,9 @@ impl Answers {
             && !self.has_said.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "{name} loses what XDP sends back, as the other end of the veth pair has no XDP program: requests are refused \
-                 by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes everything, then \
-                 restart ratelimitd"
+                "{name} loses packets that XDP sends back, because the other end of the veth pair has no XDP program: \
+                 requests are refused by a reset, not by a page, and SYNs are dropped. Attach an XDP program there \
+                 that passes everything, then restart ratelimitd"
             );
         }
         rules.iter_mut().for_each(encode::answer_nothing);

@@ -162,8 +162,8 @@ impl Links {
                 return Err(DatapathError::Unsupported {
                     what: format!("take over {} by hook {}", held.name, asked.label()),
                     why: format!(
-                        "an earlier run left it attached by {0}, and it goes on like that; `--hook {0}` takes it over, or \
-                         `ratelimitd detach {1}` takes it off, then start again",
+                        "an earlier run left it attached by {0}, and it stays in force; `--hook {0}` takes it over, \
+                         or run `ratelimitd detach {1}` and start again",
                         attached.hook().label(),
                         held.name
                     ),
@@ -178,8 +178,8 @@ impl Links {
                 Err(DatapathError::Unsupported {
                     what: format!("take over {0} in {1} mode", held.name, asked.label()),
                     why: format!(
-                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
-                         or `ratelimitd detach {1}` takes it off, then start again",
+                        "an earlier run left it attached in {0} mode, and it stays in force; `--xdp-mode {0}` takes \
+                         it over, or run `ratelimitd detach {1}` and start again",
                         mode.label(),
                         held.name
                     ),
@@ -234,7 +234,7 @@ impl Kernel {
         if self.time.is_lost(known.wall_offset_ns) && !held.is_empty() {
             return Err(DatapathError::Pins {
                 path: pins.dir().display().to_string(),
-                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
+                why: "it has links but not their maps; the filter stays in force. Run `ratelimitd detach`, then start again"
                     .into(),
             });
         }
@@ -312,7 +312,7 @@ impl Kernel {
         if let Some(pins) = &self.pins {
             pins.remove_link(&before)?;
         }
-        tracing::info!("{before} is called {} now", found.name);
+        tracing::info!("{before} was renamed to {}", found.name);
         Ok(Some((link, attached, origin)))
     }
 
@@ -334,12 +334,12 @@ impl Kernel {
     pub(super) fn program_at(&mut self, hook: Hook, found: &Interface) -> Result<u32, DatapathError> {
         match hook {
             Hook::Xdp => self.program_id(),
-            Hook::Tcx => Ok(self.classifier(LinkHeader::from(found))?.info().context("look at the program")?.id()),
+            Hook::Tcx => Ok(self.classifier(LinkHeader::from(found))?.info().context("inspect the program")?.id()),
         }
     }
 
     pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
-        Ok(program(&mut self.ebpf)?.info().context("look at the program")?.id())
+        Ok(program(&mut self.ebpf)?.info().context("inspect the program")?.id())
     }
 
     /// Assigns a row of counters to an interface: its previous row, even if its index changed, or else a free row.
@@ -391,7 +391,7 @@ impl Kernel {
         }
         let now = interface::named(&found.name).ok().flatten();
         if let Some(holder) = place::holder(now.as_ref().unwrap_or(found)) {
-            tracing::info!("XDP of {} is taken by {holder}", found.name);
+            tracing::info!("{} already has an XDP program: {holder}", found.name);
         }
         if hook == Hook::Xdp {
             place::hook_for(now.as_ref().unwrap_or(found), self.links.hook)?;

@@ -28,12 +28,12 @@ const LEAK_RUNS_MAX: u64 = 1024;
 
 /// Loads the charging program into the kernel. On failure, everything except charging still works.
 pub(super) fn load(ebpf: &mut Ebpf) -> Result<(), DatapathError> {
-    Ok(program(ebpf)?.load().context("load the program that charges")?)
+    Ok(program(ebpf)?.load().context("load the charge program")?)
 }
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
     let program = ebpf.program_mut(CHARGE_PROGRAM).with_context(|| format!("find program {CHARGE_PROGRAM}"))?;
-    Ok(program.try_into().context("the program that charges is no XDP program")?)
+    Ok(program.try_into().context("the charge program is no XDP program")?)
 }
 
 impl Kernel {
@@ -134,7 +134,8 @@ impl Kernel {
         if self.run_order(order)? {
             return Ok(());
         }
-        Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
+        Err(anyhow!("charge a source: the amount does not fit into its window, or the map has no room for its window")
+            .into())
     }
 
     /// Runs the program on an order. Returns whether the order could be carried out.

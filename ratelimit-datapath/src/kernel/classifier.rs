@@ -89,7 +89,7 @@ pub(super) fn missing(interface: &str) -> DatapathError {
     DatapathError::Unsupported {
         what: format!("attach to {interface} by TCX"),
         why: format!(
-            "it takes Linux 6.6 or later, this is {}; `--hook xdp` does without where XDP is free",
+            "it needs Linux 6.6 or later, and this is {}; if XDP is free there, use `--hook xdp`",
             running.unwrap_or_else(|_| "an earlier one".to_owned())
         ),
     }
@@ -124,7 +124,7 @@ impl Kernel {
                     reach(Point::ProgramLoaded);
                 }
                 Err(error) => {
-                    tracing::warn!("an interface that comes later can be limited at XDP alone: {error}");
+                    tracing::warn!("interfaces that appear later can be limited only at XDP: {error}");
                     break;
                 }
             }
@@ -152,8 +152,8 @@ impl Kernel {
         if !privileges::missing().is_empty() {
             return Err(DatapathError::Unsupported {
                 what: "load the program for TCX".into(),
-                why: "the capabilities that it takes were given up after the start, when no interface needed it; restart \
-                      ratelimitd"
+                why: "the required capabilities were given up after the start, because no interface needed it; \
+                    restart ratelimitd"
                     .into(),
             });
         }
@@ -199,7 +199,7 @@ impl Kernel {
 
     /// Replaces the program of the link by ours, between two packets.
     pub(super) fn replace_classifier(&mut self, link: FdLink, header: LinkHeader) -> Result<FdLink, DatapathError> {
-        let link = SchedClassifierLink::try_from(link).context("the pinned link is none of TCX")?;
+        let link = SchedClassifierLink::try_from(link).context("the pinned link is no TCX link")?;
         let program = self.classifier(header)?;
         let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
         reach(Point::Replaced);
@@ -236,7 +236,7 @@ fn fd_link(link: SchedClassifierLink) -> Result<FdLink, DatapathError> {
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, DatapathError> {
     let program = ebpf.program_mut(layout::PROGRAM).with_context(|| format!("find program {}", layout::PROGRAM))?;
-    Ok(program.try_into().context("the program is none for TCX")?)
+    Ok(program.try_into().context("the program is not a TCX program")?)
 }
 
 /// Prefix of the files that share maps while a program is loaded.

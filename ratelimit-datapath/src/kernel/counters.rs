@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trial_that_was_rolled_back_has_counted_in_is_an_orphan_too() {
+    fn counters_of_a_rolled_back_trial_are_orphans_too() {
         let mut rows = Rows::default();
         rows.hand_over(vec![0], []);
         rows.hand_over(vec![0], [0, 5]);

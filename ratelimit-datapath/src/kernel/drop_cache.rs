@@ -88,7 +88,7 @@ impl Kernel {
         // changes later.
         if let Err(error) = self.retire_entries(epoch).and_then(|()| self.clear_summary()) {
             tracing::warn!(
-                "drop-cache entries of before this change are not retired: {:#}",
+                "drop-cache entries from before this change are not removed: {:#}",
                 anyhow::Error::from(error)
             );
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_retired_with_what_was_counted_meanwhile_and_nothing_else_is() {
+    fn an_expired_entry_is_retired_with_its_latest_count_and_no_other_is() {
         let (entry, _) = entry(30_000_000_000, Reason::OverLimit, EPOCH, 1);
         let counted = DropEntry { word: entry.word + ONE_DROPPED, ..entry };
         let word = AtomicU64::new(counted.word);

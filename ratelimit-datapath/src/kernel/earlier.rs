@@ -120,7 +120,7 @@ impl Move {
     pub(super) fn begin(pins: &Pins) -> Result<Option<Self>, DatapathError> {
         let Some(earlier) = pins.earlier() else { return Ok(None) };
         let layout = LAYOUTS.iter().find(|layout| layout.version == earlier.version);
-        let layout = layout.with_context(|| format!("no way from layout {}", earlier.version))?;
+        let layout = layout.with_context(|| format!("no migration from layout {}", earlier.version))?;
         let mut stage = Stage::Swapping;
         if pins.interfaces().is_empty() && !is_swapped(pins, earlier)? {
             stage = Stage::Unread;
@@ -147,7 +147,7 @@ impl Move {
 fn is_swapped(pins: &Pins, earlier: &Earlier) -> Result<bool, DatapathError> {
     let mut ours = Vec::new();
     for path in pins.starting_with(PROGRAM_PREFIX)? {
-        ours.push(ProgramInfo::from_pin(&path).with_context(|| format!("look at {}", path.display()))?.id());
+        ours.push(ProgramInfo::from_pin(&path).with_context(|| format!("inspect {}", path.display()))?.id());
     }
     let mut links = earlier.links().into_iter().filter_map(|(_, path)| link_info::pinned(&path).ok());
     Ok(links.any(|link| ours.contains(&link.program)))
@@ -214,13 +214,13 @@ impl Tally {
     /// Returns the part of the log line about windows.
     fn words(&self, moving: &Move) -> String {
         match (moving.layout.windows, self.gap) {
-            (None, _) => ", whose windows go on as they are".to_owned(),
+            (None, _) => ", and kept its windows".to_owned(),
             (Some(_), None) => {
-                format!(": went on with a move that was cut short, and charged {} windows", self.charged)
+                format!(": finished an interrupted move, and charged {} windows", self.charged)
             }
             (Some(_), Some(gap)) => format!(
-                ": copied {} windows, the last look at them began {:.1} ms before the program was replaced; {} were \
-                 charged with what was admitted in between",
+                ": copied {} windows; the last comparison began {:.1} ms before the program was replaced; {} windows \
+                 were charged with the packets in between",
                 moving.windows.len(),
                 gap.as_secs_f64() * 1e3,
                 self.charged
@@ -231,8 +231,8 @@ impl Tally {
     /// Describes the packets that the earlier program may have admitted after the copy.
     fn uncopied(&self) -> String {
         self.gap.map_or_else(
-            || "what the earlier program has admitted after a run before this one had copied its windows".to_owned(),
-            |gap| format!("what was admitted in the last {:.1} ms of the earlier program", gap.as_secs_f64() * 1e3),
+            || "traffic that the earlier program admitted after an interrupted run had copied its windows".to_owned(),
+            |gap| format!("traffic of the last {:.1} ms of the earlier program", gap.as_secs_f64() * 1e3),
         )
     }
 }
@@ -374,7 +374,7 @@ impl Kernel {
         let headers: Vec<_> = self.links.held.iter().filter(is_tcx).map(|held| held.header).collect();
         for header in headers {
             let program = self.classifier(header)?;
-            let id = program.info().context("look at the program for TCX")?.id();
+            let id = program.info().context("inspect the program for TCX")?.id();
             let path = self.pins.as_ref().map(|pins| pins.map(&format!("{PROGRAM_PREFIX}{id}")));
             let Some(path) = path.filter(|path| !path.exists()) else { continue };
             self.classifier(header)?.pin(&path).with_context(|| format!("pin {}", path.display()))?;
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_over_itself_is_copied() {
+    fn maps_that_are_not_taken_over_are_copied() {
         for layout in LAYOUTS {
             let is_same = |name: &str| layout.has(name);
             assert_eq!(is_same(map::SOURCES_V4), layout.windows.is_none(), "windows of {}", layout.version);

@@ -58,8 +58,7 @@ impl Kernel {
         if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.sources.ipv6_family {
             return Err(DatapathError::Unsupported {
                 what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
-                why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
-                    .into(),
+                why: "prefixes up to /64 and longer ones are stored separately; restart to change between them".into(),
             });
         }
         let Encoded { mut config, ports, prefixes, targets } =

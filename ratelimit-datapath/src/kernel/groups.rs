@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_prefixes_with_the_same_address_the_length_tells_whose_windows_are_meant() {
+    fn the_prefix_length_tells_windows_of_equal_addresses_apart() {
         let rule = rule();
         let is = |net: &str| [0, 1, 2].map(|at| Holder::of(&rule, at).is(net.parse().unwrap(), OWN));
         assert_eq!(is("203.0.113.0/32"), [true, false, false]);

@@ -107,7 +107,7 @@ pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, Datap
 }
 
 fn open(name: String, path: &Path, present: &[Interface]) -> Result<Held, DatapathError> {
-    let what = || format!("look at {}", path.display());
+    let what = || format!("inspect {}", path.display());
     let LinkInfo { hook, program, interface } = link_info::pinned(path).with_context(what)?;
     let link = PinnedLink::from_pin(path).with_context(what)?.into();
     let on = present

@@ -66,7 +66,7 @@ pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), Dat
     let present = interface::all().context("list the network interfaces")?;
     let mut interfaces = Vec::new();
     for (name, path) in &left.links {
-        let link = link_info::pinned(path).map_err(|error| refused("look at", path, error.into()))?;
+        let link = link_info::pinned(path).map_err(|error| refused("inspect", path, error.into()))?;
         let Some(position) = words.interfaces.iter().position(|index| *index == link.interface) else { continue };
         let of_link = |there: &&Interface| there.index == link.interface;
         let attached = present.iter().find(of_link).and_then(|there| there.attachment(link.hook, link.program));
@@ -159,7 +159,7 @@ pub(super) fn array<V: Pod>(dir: &Path, name: &'static str) -> Result<Array<MapD
 fn open(dir: &Path, name: &'static str) -> Result<MapData, DatapathError> {
     let path = dir.join(name);
     let fd = bpf::open_pin(&path, Access::ReadOnly).map_err(|error| refused("open", &path, error.into()))?;
-    let data = MapData::from_fd(fd).map_err(|error| refused("look at", &path, error.into()))?;
+    let data = MapData::from_fd(fd).map_err(|error| refused("inspect", &path, error.into()))?;
     state::EXPECTED.iter().filter(|of| of.name == name).try_for_each(|of| state::check(&data, &path, of))?;
     Ok(data)
 }

@@ -110,7 +110,7 @@ impl Kernel {
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;
         reach(Point::ProgramLoaded);
         if let Err(error) = charge::load(&mut ebpf) {
-            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
+            tracing::warn!("applications cannot charge sources: {:#}", anyhow::Error::from(error));
         }
         Ok(ebpf)
     }
@@ -170,7 +170,8 @@ impl Kernel {
         }
         if self.sources.capacity() != u64::from(options.max_sources) {
             tracing::warn!(
-                "the pinned state remembers {} sources of each family, not {}: `ratelimitd detach` forgets it, then start again",
+                "the pinned state has room for {} sources of each family, not {}: remove it with `ratelimitd detach`, \
+                 then start again",
                 self.sources.capacity(),
                 options.max_sources
             );

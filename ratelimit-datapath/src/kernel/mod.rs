@@ -171,7 +171,7 @@ impl Kernel {
     }
 
     fn map(&self, name: &'static str) -> Result<aya::maps::MapInfo, DatapathError> {
-        Ok(state::data(map_ref(&self.ebpf, name)?)?.info().with_context(|| format!("look at {name}"))?)
+        Ok(state::data(map_ref(&self.ebpf, name)?)?.info().with_context(|| format!("inspect {name}"))?)
     }
 }
 
@@ -369,7 +369,7 @@ impl Datapath for Kernel {
         connections::end(wanted, most).map_err(|error| match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => DatapathError::Unsupported {
                 what: "end connections".into(),
-                why: "this kernel was built without INET_DIAG_DESTROY; what they send is dropped all the same".into(),
+                why: "this kernel was built without INET_DIAG_DESTROY; their packets are dropped anyway".into(),
             },
             Some(_) | None => anyhow::Error::new(error).context("end connections").into(),
         })

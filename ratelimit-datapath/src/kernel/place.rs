@@ -104,25 +104,29 @@ pub(super) fn occupied(found: &Interface) -> DatapathError {
     let interface = &found.name;
     let is_held = held.iter().any(|held| held.is_on(found.index));
     let remedy = if let Some(process) = orphans::holder(&pins::version_dir(root)).filter(|_| is_held) {
-        format!("It is of ratelimitd, process {process}: `ratelimitd detach --socket PATH {interface}` takes it off")
+        format!("It belongs to ratelimitd, process {process}; remove it: `ratelimitd detach --socket PATH {interface}`")
     } else if is_held {
         format!(
-            "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
+            "It is ratelimitd's own, kept by an earlier run; remove it with `ratelimitd detach {interface}`, or take \
+             it over with `--on-exit keep`"
         )
     } else if let Some(dir) = pins::other_version_holding(root, interface) {
         format!(
-            "It is ratelimitd's own, kept by another version: `ratelimitd detach {interface}` of that version, or `rm -r {}`, takes it off",
+            "It is ratelimitd's own, kept by another version; remove it with `ratelimitd detach {interface}` of that \
+             version, or `rm -r {}`",
             dir.display()
         )
     } else if is_other {
         format!(
-            "It is that of a ratelimitd with another socket, which keeps nothing: `ratelimitd detach --socket PATH {interface}` takes it off"
+            "It belongs to a ratelimitd with another socket, which keeps nothing; remove it: `ratelimitd detach \
+             --socket PATH {interface}`"
         )
     } else if classifier::is_there() {
-        "It is left alone; `--hook auto` attaches beside it, by TCX, or take it off with the tool that put it there, and start again"
+        "It is not changed; `--hook auto` attaches beside it, by TCX; or remove it with the tool that put it there, \
+         and start again"
             .to_owned()
     } else {
-        "It is left alone; take it off with the tool that put it there, and start again".to_owned()
+        "It is not changed; remove it with the tool that put it there, and start again".to_owned()
     };
     DatapathError::Occupied { interface: interface.clone(), owner: format!("{owner}. {remedy}") }
 }
@@ -139,7 +143,7 @@ pub(super) fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> 
         }
         Some(libc::EPERM | libc::EACCES) => state::denied(what),
         Some(libc::EOPNOTSUPP) => {
-            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
+            unsupported("its driver has no native XDP; use `--xdp-mode auto` or `generic`".into())
         }
         Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
             "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",

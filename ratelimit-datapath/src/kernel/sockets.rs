@@ -12,8 +12,8 @@ pub(super) fn fields() -> SocketFields {
         Ok(fields) => fields,
         Err(error) => {
             tracing::warn!(
-                "the kernel does not say where its sockets keep their sequence numbers, so requests are counted by what clients say \
-                 of their connections: {error:#}"
+                "the kernel's type information lacks the sequence numbers of sockets, so requests are counted by the \
+                 clients' own sequence numbers: {error:#}"
             );
             SocketFields::default()
         }

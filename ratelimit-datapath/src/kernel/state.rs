@@ -82,14 +82,14 @@ pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathE
 fn misfit(path: &Path, why: &str) -> DatapathError {
     DatapathError::Pins {
         path: path.display().to_string(),
-        why: format!("{why}; what it enforces goes on. `ratelimitd detach` takes it off, then start again"),
+        why: format!("{why}; the filter stays in force. Remove it with `ratelimitd detach`, then start again"),
     }
 }
 
 /// Checks a pinned map against this layout. Its flags may be those of an earlier build.
 pub(super) fn check(data: &MapData, path: &Path, expected: &Expected) -> Result<(), DatapathError> {
-    let info = data.info().with_context(|| format!("look at {}", path.display()))?;
-    let kind = info.map_type().with_context(|| format!("look at {}", path.display()))?;
+    let info = data.info().with_context(|| format!("inspect {}", path.display()))?;
+    let kind = info.map_type().with_context(|| format!("inspect {}", path.display()))?;
     let (key_len, value_len) = (info.key_size() as usize, info.value_size() as usize);
     if kind != expected.kind || key_len != expected.key_len || value_len != expected.value_len {
         let why = format!(
@@ -193,8 +193,9 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     }
     if errno(&error) == Some(libc::ENOMEM) {
         // The source maps take nearly all of the memory.
-        let why =
-            format!("{error:#}; there is not enough memory for so many sources, a smaller `--max-sources` needs less");
+        let why = format!(
+            "{error:#}; there is not enough memory for this number of sources; choose a smaller `--max-sources`"
+        );
         return DatapathError::Unsupported { what: what.to_owned(), why };
     }
     let refusal = error.downcast_ref::<ProgramError>().and_then(|refused| match refused {

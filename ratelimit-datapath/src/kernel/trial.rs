@@ -21,7 +21,7 @@ impl Kernel {
             return Err(anyhow!("put a policy on trial: one is on trial already").into());
         }
         if rules_len(&self.config_words()?) == 0 {
-            return Err(anyhow!("put a policy on trial: there is none that packets could go back to").into());
+            return Err(anyhow!("put a policy on trial: there is no policy to roll back to").into());
         }
         self.write_generation(policy, Some(until))
     }

@@ -131,8 +131,8 @@ impl Kernel {
                 return Err(DatapathError::Pins {
                     path: self.pins.as_ref().map_or_else(|| name.into(), |pins| pins.map(name).display().to_string()),
                     why: format!(
-                        "it has room for {room} prefixes, and {count} are wanted; what it enforces goes on. \
-                         `ratelimitd detach` forgets its state, then start again"
+                        "it has room for {room} prefixes, and {count} are needed; the filter stays in force. Remove \
+                         its state with `ratelimitd detach`, then start again"
                     ),
                 });
             }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guard_holds_is_asked_of_one_source_and_never_visited() {
+    fn guard_windows_are_read_per_source_and_never_visited() {
         let mut rule = Rule { limits_len: 2, own_len: 2, guard: 1, ..Rule::default() };
         rule.limits[0] = Limit { slot: 7, unit: Unit::Connections as u8, ..Limit::default() };
         rule.limits[1] = Limit { slot: 8, unit: Unit::Requests as u8, ..Limit::default() };

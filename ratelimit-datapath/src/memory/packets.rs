@@ -110,7 +110,7 @@ impl Packets {
         let held = self.hold(frame, &packet, sender, rule, (client, rules.turn(now)), now);
         if choice.is_of_client && !rule.is_dry_run() {
             if let (Some((until_ns, side)), Some(connection)) = (held.shuts, connection) {
-                self.shut.insert((connection, side), ends_with(rule, rule.shuts_until_ns(now, until_ns)));
+                self.shut.insert((connection, side), ends_with(rule, rule.connection_drop_until_ns(now, until_ns)));
             }
             if let (Some(until_ns), Some(of)) = (held.banned_until, segment_of) {
                 self.banned.insert(of, ends_with(rule, until_ns));

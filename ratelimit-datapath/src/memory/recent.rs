@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_lately_is_remembered_and_the_rest_evicted() {
+    fn recently_used_keys_are_remembered_and_others_evicted() {
         let mut recent = Recent::new(10);
         for key in 0..100 {
             recent.insert(7_000, key);

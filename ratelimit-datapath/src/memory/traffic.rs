@@ -116,7 +116,7 @@ impl Conversations {
         }
     }
 
-    /// Stores the state of a packet that the rule passes, whose limits say `reason`. In dry run, connections proceed
+    /// Stores the state of a packet that the rule passes. Its limits returned `reason`. In dry run, connections proceed
     /// with every passed packet. A flow over the limit is judged anew even there.
     pub fn remember(&mut self, taken: PacketCharges, rule: &Rule, reason: Reason) {
         match taken.newest {

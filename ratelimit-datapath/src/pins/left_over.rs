@@ -29,7 +29,7 @@ pub(super) fn remove_all(root: &Path) -> Result<(), PinsError> {
             // If the last step of a move was interrupted, the program in the links no longer needs to be recognized.
             let marks = starting_with(&version_dir(root), PROGRAM_PREFIX).unwrap_or_default();
             marks.iter().try_for_each(|path| remove(path))?;
-            tracing::info!("removed {}: an earlier run had left it, and nothing in it that enforces", dir.display());
+            tracing::info!("removed {}: an earlier run left it, and it enforces nothing", dir.display());
         }
     }
     Ok(())
@@ -61,7 +61,7 @@ mod tests {
     use ratelimit_common::layout::VERSION;
 
     #[test]
-    fn what_enforces_nothing_and_cannot_be_gone_on_with_is_in_nobodys_way() {
+    fn unusable_leftover_pins_that_enforce_nothing_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("ratelimitd");
         let at = |name: &str| root.join(name);

@@ -25,7 +25,7 @@ pub(crate) fn all(file: &ConfigFile) -> Vec<Finding> {
         }
         ConfigFile::Good(path, _, warnings) => {
             let warned =
-                Subject::new(ABOUT, "configuration.warning", "the file works, and may not mean what was meant");
+                Subject::new(ABOUT, "configuration.warning", "the file is valid, but may not do what was intended");
             let mend = format!("ratelimitd check-config {}", path.display());
             [subject.ok(format!("{} is good", path.display()))]
                 .into_iter()

@@ -20,7 +20,7 @@ pub(crate) fn all(files: &[FileSeen]) -> Vec<Finding> {
     let (well, unwell): (Vec<Finding>, Vec<Finding>) =
         above.into_iter().filter_map(one).partition(|finding| finding.state == State::Ok);
     if let Some(first) = well.first() {
-        let seen = format!("nobody else puts files into {} directories that they are in", well.len());
+        let seen = format!("only root can put files into the {} directories that contain them", well.len());
         findings.push(Finding { seen, ..first.clone() });
     }
     findings.extend(unwell);
@@ -42,17 +42,17 @@ fn one(of: &FileSeen) -> Option<Finding> {
                 Some((trouble, mend)) => subject.problem(format!("{words}: {trouble}"), format!("sudo {mend} {path}")),
             })
         }
-        Err(why) => Some(subject.unknown(format!("{} {path} cannot be looked at: {why}", of.what), super::AS_ROOT)),
+        Err(why) => Some(subject.unknown(format!("{} {path} cannot be inspected: {why}", of.what), super::AS_ROOT)),
     }
 }
 
 const fn why(rule: Rule) -> &'static str {
     match rule {
-        Rule::WrittenByRoot | Rule::List => "who writes to it says what is limited",
-        Rule::Secret => "who reads it can pass for this host, or knows who was here",
-        Rule::Socket => "who connects may read who was blocked; changes are for root alone",
-        Rule::Above | Rule::AboveList => "who writes to a directory puts another file in the place of any in it",
-        Rule::Directory => "who reaches it may read, or change, what the daemon remembers",
+        Rule::WrittenByRoot | Rule::List => "anyone who can write to it decides what is limited",
+        Rule::Secret => "anyone who can read it can impersonate this host, or see who was here",
+        Rule::Socket => "anyone who can connect may read who was blocked; only root may make changes",
+        Rule::Above | Rule::AboveList => "anyone who can write to a directory can replace any file in it",
+        Rule::Directory => "anyone who can reach it may read or change the daemon's records",
     }
 }
 

@@ -38,11 +38,11 @@ fn listed(addresses: &[IpAddr]) -> String {
 }
 
 fn ssh(peer: Option<IpAddr>, safety: Safety) -> Finding {
-    let subject = Subject::new(ABOUT, "host.ssh", "a limit on its port could end the session that would mend it");
+    let subject = Subject::new(ABOUT, "host.ssh", "a limit on its port could cut off the session that could fix it");
     match (peer, safety.exempt_ssh_peer) {
-        (None, _) => subject.ok("this is no SSH session, as far as can be told"),
+        (None, _) => subject.ok("this does not seem to be an SSH session"),
         (Some(peer), true) => {
-            subject.ok(format!("the peer of this SSH session, {peer}, is exempt where the daemon is started from it"))
+            subject.ok(format!("the peer of this SSH session, {peer}, is exempt if the daemon is started from it"))
         }
         (Some(peer), false) => subject.warning(
             format!("the peer of this SSH session, {peer}, is not exempt: exempt_ssh_peer is false"),
@@ -52,8 +52,11 @@ fn ssh(peer: Option<IpAddr>, safety: Safety) -> Finding {
 }
 
 fn gateways(gateways: &[IpAddr], safety: Safety) -> Finding {
-    let subject =
-        Subject::new(ABOUT, "host.gateway", "all traffic of the host goes by it, and forged packets may name it");
+    let subject = Subject::new(
+        ABOUT,
+        "host.gateway",
+        "all traffic of the host goes through it, and forged packets may carry its address",
+    );
     match (gateways, safety.exempt_gateway) {
         ([], _) => subject.warning("there is no default route by a gateway", "ip route; ip -6 route"),
         (gateways, true) => subject.ok(format!("the default gateway {} is exempt", listed(gateways))),
@@ -68,7 +71,7 @@ fn resolvers(resolvers: &[IpAddr], safety: Safety) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "host.resolvers",
-        "answers of name servers are traffic too, and forged packets may name them",
+        "answers of name servers are traffic too, and forged packets may carry their addresses",
     );
     match (resolvers, safety.exempt_resolvers) {
         ([], _) => subject.ok("no name server beyond this host is named"),
@@ -114,7 +117,7 @@ fn proxy(facts: &Facts) -> Finding {
             ),
         },
         Daemon::Silent(_) | Daemon::Hangs(_) | Daemon::Unknown(_) => subject.unknown(
-            "whether a proxy is in front is told by traffic, and no daemon tells of any",
+            "only traffic shows whether a proxy is in front, and no daemon reports any",
             mend_of_daemon(facts),
         ),
     }
@@ -124,7 +127,7 @@ fn clock(of: &Clock, daemon: &Daemon) -> Vec<Finding> {
     let subject = Subject::new(
         CLOCK,
         "clock.synchronised",
-        "buckets begin at wall-clock time; hosts of a fleet name them alike only where their clocks agree",
+        "buckets begin at wall-clock time; hosts of a fleet share them only if their clocks agree",
     );
     let synchronised = match of.is_synchronised {
         Ok(true) => subject.ok("the wall clock is synchronised"),
@@ -132,7 +135,7 @@ fn clock(of: &Clock, daemon: &Daemon) -> Vec<Finding> {
             subject.warning("the wall clock is not synchronised", "timedatectl set-ntp true, or install chrony")
         }
         Err(ref why) => {
-            subject.unknown(format!("whether the wall clock is synchronised is not known: {why}"), "timedatectl")
+            subject.unknown(format!("cannot tell whether the wall clock is synchronised: {why}"), "timedatectl")
         }
     };
     let subject = Subject::new(
@@ -143,10 +146,10 @@ fn clock(of: &Clock, daemon: &Daemon) -> Vec<Finding> {
     let suspended = match of.suspended {
         Ok(suspended) if suspended < SUSPENDED_MIN => subject.ok("the host was not suspended since it started"),
         Ok(suspended) => subject.ok(format!(
-            "the host was suspended for {} s since it started; a daemon that runs goes on at the time that it is",
+            "the host was suspended for {} s since it started; a running daemon continues at the current time",
             suspended.as_secs()
         )),
-        Err(ref why) => subject.unknown(format!("whether the host was suspended is not known: {why}"), "uptime"),
+        Err(ref why) => subject.unknown(format!("cannot tell whether the host was suspended: {why}"), "uptime"),
     };
     let subject =
         Subject::new(CLOCK, "clock.apart", "the daemon set its clock to the wall clock once, when its maps were made");

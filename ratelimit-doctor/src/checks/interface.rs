@@ -112,8 +112,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     let devices = match &facts.devices {
         Ok(devices) => devices,
         Err(why) => {
-            let subject =
-                Subject::new("interfaces", "interface.list", "what is limited is the interfaces that are named");
+            let subject = Subject::new("interfaces", "interface.list", "only interfaces that are named are limited");
             return vec![subject.unknown(format!("the interfaces cannot be listed: {why}"), AS_ROOT)];
         }
     };
@@ -127,7 +126,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(one_path(facts));
     if facts.wanted.is_empty() {
-        let subject = Subject::new("interfaces", "interface.named", "what is limited is the interfaces that are named");
+        let subject = Subject::new("interfaces", "interface.named", "only interfaces that are named are limited");
         findings.push(subject.unknown("no interface is named by a configuration file", "ratelimitd doctor IF"));
     }
     findings
@@ -136,7 +135,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Finding> {
 /// Checks whether one interface receives another's packets, among the wanted and the configured ones. Returns `None` if
 /// there are fewer than two.
 fn one_path(facts: &Facts) -> Option<Finding> {
-    let subject = Subject::new("interfaces", "interface.path", "what is limited on two interfaces counts twice");
+    let subject =
+        Subject::new("interfaces", "interface.path", "packets that are limited on two interfaces count twice");
     let mut named = facts.wanted.clone();
     let configured = facts.file.config().into_iter().flat_map(|config| &config.interfaces);
     configured.for_each(|name| {
@@ -148,7 +148,7 @@ fn one_path(facts: &Facts) -> Option<Finding> {
         return None;
     }
     Some(match path::shared(&named, &facts.links).first() {
-        None => subject.ok("no interface receives what another one has received"),
+        None => subject.ok("no interface receives packets that another one has received"),
         Some(pair) => {
             let instead = path::as_key(&path::instead(&named, &facts.links));
             subject.problem(pair.words(), format!("write {instead} into the configuration"))
@@ -188,7 +188,7 @@ fn ethernet(about: &str, of: &Device, hook: HookChoice, has_tcx: bool) -> Findin
     let subject = Subject::new(
         about,
         "interface.ethernet",
-        "at XDP the program reads Ethernet frames, at TCX also what has no such header",
+        "at XDP the program reads Ethernet frames; at TCX it also reads packets without an Ethernet header",
     );
     match (of.has_ethernet_header, hook) {
         (true, _) => subject.ok("its frames have an Ethernet header"),
@@ -224,7 +224,7 @@ fn native(about: &str, of: &Device, mode: XdpModeChoice) -> Finding {
     );
     match (is_native(of), mode) {
         (None, _) => {
-            subject.unknown("whether its driver has native XDP is not known", format!("ethtool -i {}", of.name))
+            subject.unknown("cannot tell whether its driver has native XDP", format!("ethtool -i {}", of.name))
         }
         (Some((true, how)), _) => subject.ok(format!("native XDP ({how})")),
         (Some((false, how)), XdpModeChoice::Native) => subject.problem(
@@ -242,37 +242,34 @@ fn reset(about: &str, of: &Device) -> Finding {
     let subject = Subject::new(
         about,
         "interface.reset",
-        "some drivers stop and start the device where a program is attached or taken off",
+        "some drivers stop and start the device when a program is attached or detached",
     );
     let resets = |driver: &str| RESETS.iter().find(|(name, _)| *name == driver).map(|(_, calls)| *calls);
     match of.driver.as_deref().map(|driver| (driver, resets(driver))) {
-        None => subject.unknown("whether attaching resets the link is not known", format!("ethtool -i {}", of.name)),
+        None => subject.unknown("cannot tell whether attaching resets the link", format!("ethtool -i {}", of.name)),
         Some((driver, Some(calls))) => subject.warning(
             format!(
                 "attaching and detaching restart the device ({driver}: {calls}): packets are lost for up to seconds"
             ),
-            "start and detach in a quiet hour; on_exit = \"keep\" makes restarts of the daemon attach nothing anew",
+            "start and detach in a quiet hour; on_exit = \"keep\" lets the daemon restart without attaching again",
         ),
         Some((driver, None)) => subject.ok(format!("attaching is not known to reset the link ({driver})")),
     }
 }
 
 fn queues(about: &str, of: &Device, cpus: Option<u32>) -> Finding {
-    let subject = Subject::new(
-        about,
-        "interface.queues",
-        "a flood is dropped by as many processors as there are queues that receive",
-    );
+    let subject =
+        Subject::new(about, "interface.queues", "a flood is dropped by as many processors as there are receive queues");
     let is_software = of.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver));
     match (of.receive_queues, cpus) {
         (Some(queues), Some(cpus)) if queues < cpus && !is_software => subject.warning(
-            format!("{queues} queues receive, for {cpus} processors"),
-            format!("ethtool -l {0}; sudo ethtool -L {0} combined {cpus}, where the driver has as many", of.name),
+            format!("{queues} receive queues for {cpus} processors"),
+            format!("ethtool -l {0}; sudo ethtool -L {0} combined {cpus}, if the driver has as many", of.name),
         ),
-        (Some(queues), Some(cpus)) => subject.ok(format!("{queues} queues receive, for {cpus} processors")),
-        (None, _) if is_software => subject.ok("its driver is software: it has no queues of hardware"),
+        (Some(queues), Some(cpus)) => subject.ok(format!("{queues} receive queues for {cpus} processors")),
+        (None, _) if is_software => subject.ok("its driver is software: it has no hardware queues"),
         (Some(_), None) | (None, _) => {
-            subject.unknown("how many queues receive is not known", format!("ethtool -l {}", of.name))
+            subject.unknown("the number of receive queues is not known", format!("ethtool -l {}", of.name))
         }
     }
 }
@@ -293,14 +290,14 @@ fn frame_size(about: &str, of: &Device, page_bytes: u32, mode: XdpModeChoice) ->
             subject.ok(format!("MTU {mtu}: frames come in several buffers, and driver and program take them"))
         }
         (Some(_), XdpModeChoice::Native) => {
-            subject.problem(format!("MTU {mtu}, and the driver takes frames of one buffer alone"), smaller)
+            subject.problem(format!("MTU {mtu}, and the driver takes only frames of one buffer"), smaller)
         }
         (Some(_), XdpModeChoice::Auto | XdpModeChoice::Generic) => subject.warning(
-            format!("MTU {mtu}, and the driver takes frames of one buffer alone: it will be generic mode"),
+            format!("MTU {mtu}, and the driver takes only frames of one buffer: it will be generic mode"),
             smaller,
         ),
         (None, _) => subject.warning(
-            format!("MTU {mtu}; whether the driver takes frames of several buffers is not known"),
+            format!("MTU {mtu}; it is not known whether the driver takes frames of several buffers"),
             format!("{smaller}, if the start says GENERIC"),
         ),
     }
@@ -310,15 +307,15 @@ fn offloads(about: &str, of: &Device) -> Vec<Finding> {
     let merged = Subject::new(
         about,
         "interface.lro",
-        "merged by the card, several packets count as one, and drivers refuse native XDP then",
+        "packets that the card merges count as one, and drivers then refuse native XDP",
     );
     let tags =
         Subject::new(about, "interface.vlan", "a tag that the card strips is not in the frame that the program sees");
     let Some(on) = &of.offloads else {
         let look = format!("ethtool -k {}", of.name);
         return vec![
-            merged.unknown("whether the card merges packets is not known", look.clone()),
-            tags.unknown("whether the card strips VLAN tags is not known", look),
+            merged.unknown("cannot tell whether the card merges packets", look.clone()),
+            tags.unknown("cannot tell whether the card strips VLAN tags", look),
         ];
     };
     let is_on = |name: &str| on.iter().any(|of| of == name);
@@ -359,11 +356,8 @@ fn named(of: &Attached) -> String {
     let holders: Vec<String> = of.holders.iter().map(|(process, name)| format!("process {process} ({name})")).collect();
     let pinned = if pins.is_empty() { String::new() } else { format!(", pinned at {}", pins.join(", ")) };
     let held = if holders.is_empty() { String::new() } else { format!(", held by {}", holders.join(", ")) };
-    let alone = if pins.is_empty() && holders.is_empty() {
-        ", attached by netlink, or its owner is not to be seen"
-    } else {
-        ""
-    };
+    let alone =
+        if pins.is_empty() && holders.is_empty() { ", attached by netlink, or its owner is not visible" } else { "" };
     format!("{name}, id {}{mode}{pinned}{held}{alone}", of.id)
 }
 
@@ -389,13 +383,13 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
     let is_at_tcx = || of.tcx.iter().flatten().any(|program| is_ours(program, of, &facts.daemon));
     match (of.xdp.as_slice(), others.as_slice()) {
         ([], _) if hook == HookChoice::Auto && !of.is_headless && is_at_tcx() => subject.warning(
-            "no XDP program is attached any more, and the limiter runs by TCX, about 350 ns a packet slower",
-            format!("sudo ratelimitd detach {}, then start it again: it goes to XDP", of.name),
+            "no XDP program is attached any more, and the limiter runs at TCX, about 350 ns a packet slower",
+            format!("sudo ratelimitd detach {}, then start it again: it will attach at XDP", of.name),
         ),
         ([], _) => subject.ok("no XDP program is attached"),
         ([ours, ..], []) => subject.ok(format!("its XDP program is ratelimitd's: {}", named(ours))),
         (_, [one]) if one.name.is_empty() && !facts.is_root => subject.unknown(
-            format!("an XDP program is attached, and whose it is only root sees: {}", named(one)),
+            format!("an XDP program is attached, and only root can see its owner: {}", named(one)),
             super::AS_ROOT,
         ),
         (_, others) => {
@@ -410,11 +404,11 @@ fn xdp(about: &str, of: &Device, facts: &Facts, hook: HookChoice) -> Finding {
                 [one] if one.name == layout::PROGRAM => {
                     "stop the other ratelimitd, or say where its socket is".to_owned()
                 }
-                _ => "take it off with the tool that put it there".to_owned(),
+                _ => "detach it with the tool that attached it".to_owned(),
             };
             match hook {
                 HookChoice::Auto | HookChoice::Tcx if !is_ours && facts.machine.has_tcx => subject.warning(
-                    format!("{seen}; the limiter runs behind it, by TCX, about 350 ns a packet slower"),
+                    format!("{seen}; the limiter runs behind it, at TCX, about 350 ns a packet slower"),
                     format!("if nobody needs it: {mend}"),
                 ),
                 HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx => subject.problem(seen, mend),
@@ -427,7 +421,7 @@ fn tcx(about: &str, of: &Device) -> Finding {
     let subject = Subject::new(about, "interface.tcx", "TCX programs run after XDP, on what it passes; both can stay");
     let tcx: &Known<Vec<Attached>> = &of.tcx;
     match tcx {
-        Ok(programs) if programs.is_empty() => subject.ok("no TCX program on its way in"),
+        Ok(programs) if programs.is_empty() => subject.ok("no TCX program for incoming packets"),
         Ok(programs) => {
             let named: Vec<String> = programs.iter().map(named).collect();
             subject.ok(format!("TCX programs see what passes: {}", named.join("; ")))

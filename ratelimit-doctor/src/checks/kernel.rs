@@ -42,10 +42,10 @@ fn capabilities(of: &Kernel) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "kernel.capabilities",
-        "loading and attaching take CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; the service has them",
+        "loading and attaching need CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; the service has them",
     );
     match of.lacks.as_slice() {
-        [] => subject.ok("this process has the capabilities that a start takes"),
+        [] => subject.ok("this process has the capabilities that a start needs"),
         lacks => subject.unknown(format!("this process lacks {}: less can be seen", lacks.join(", ")), AS_ROOT),
     }
 }
@@ -54,7 +54,7 @@ fn features(of: &Kernel) -> Vec<Finding> {
     let subject = Subject::new(
         ABOUT,
         "kernel.features",
-        "the program uses each of them; a kernel may have features that its version denies, and lack ones that it promises",
+        "the program needs every one of them; a distribution may add them to an older kernel",
     );
     let names = |wanted: fn(&Known<bool>) -> bool| {
         let names: Vec<&str> =
@@ -108,24 +108,21 @@ fn connections(of: &Kernel) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "kernel.connections",
-        "`deny --kill` and `block_kill` have the kernel end open connections; without it they starve, as what they send is dropped",
+        "`deny --kill` and `block_kill` let the kernel close open connections; without it they stall, because their \
+         packets are dropped",
     );
     match &of.ends_connections {
-        Ok(true) => subject.ok("the kernel ends connections where it is told to"),
+        Ok(true) => subject.ok("the kernel closes connections on request"),
         Ok(false) => subject.warning(
-            "the kernel was built without INET_DIAG_DESTROY, and ends no connections; all else works",
+            "the kernel was built without INET_DIAG_DESTROY, and closes no connections; all else works",
             "boot a kernel with CONFIG_INET_DIAG_DESTROY=y, or do without `--kill` and `block_kill`",
         ),
-        Err(why) => subject.unknown(format!("whether the kernel ends connections could not be tried: {why}"), AS_ROOT),
+        Err(why) => subject.unknown(format!("cannot try whether the kernel closes connections: {why}"), AS_ROOT),
     }
 }
 
 fn program(of: &Kernel) -> Finding {
-    let subject = Subject::new(
-        ABOUT,
-        "kernel.program",
-        "what the kernel's verifier refuses cannot be started, whatever else is right",
-    );
+    let subject = Subject::new(ABOUT, "kernel.program", "a program that the kernel's verifier refuses cannot start");
     match &of.program {
         Program::Taken { instructions, took, .. } => {
             let walked = instructions.map_or_else(String::new, |of| format!(" after {of} instructions"));
@@ -134,7 +131,7 @@ fn program(of: &Kernel) -> Finding {
         }
         Program::Refused { why, .. } => subject.problem(
             format!("the program is refused: {why}"),
-            "ratelimitd bug-report; its verifier.log says where, and is for the project's tracker",
+            "ratelimitd bug-report; its verifier.log shows where; report it in the project's tracker",
         ),
         Program::NotTried(why) => subject.unknown(format!("the program was not tried: {why}"), AS_ROOT),
     }
@@ -159,7 +156,7 @@ fn jit(of: &Kernel) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "kernel.jit",
-        "interpreted, each packet costs some ten times as much, and some kernels refuse",
+        "an interpreted program costs about ten times as much a packet, and some kernels refuse it",
     );
     const ON: &str = "sudo sysctl net.core.bpf_jit_enable=1";
     // The loaded program tells the compiler's state everywhere. The sysctl exists only in the initial network
@@ -173,7 +170,7 @@ fn jit(of: &Kernel) -> Finding {
         (Some(false), _) => subject.problem("the JIT compiler is off: the program would be interpreted", ON),
         (None, Ok(0)) => subject.problem("the JIT compiler is off", ON),
         (None, Ok(_)) => subject.ok("the JIT compiler is on"),
-        (None, Err(why)) => subject.unknown(format!("whether the JIT compiler is on is not known: {why}"), AS_ROOT),
+        (None, Err(why)) => subject.unknown(format!("cannot tell whether the JIT compiler is on: {why}"), AS_ROOT),
     }
 }
 
@@ -187,10 +184,10 @@ fn lockdown(of: &Kernel) -> Finding {
         None => subject.ok("no lockdown"),
         Some("none") => subject.ok("lockdown is off"),
         Some(mode) => match of.program {
-            Program::Taken { .. } => subject.ok(format!("lockdown is {mode}, and the program is taken all the same")),
+            Program::Taken { .. } => subject.ok(format!("lockdown is {mode}, and the program loads anyway")),
             Program::Refused { .. } => subject.problem(
                 format!("lockdown is {mode}"),
-                "boot without lockdown=, or with Secure Boot off, and see whether the program is taken then",
+                "boot without lockdown=, or with Secure Boot off, and see whether the program then loads",
             ),
             Program::NotTried(_) => subject.unknown(format!("lockdown is {mode}"), AS_ROOT),
         },
@@ -205,8 +202,8 @@ fn unprivileged(of: &Kernel) -> Finding {
     );
     match of.unprivileged {
         Ok(0) => subject.warning("every user may load BPF programs", "sudo sysctl kernel.unprivileged_bpf_disabled=1"),
-        Ok(_) => subject.ok("only the privileged may load BPF programs"),
-        Err(ref why) => subject.unknown(format!("who may load BPF programs is not known: {why}"), AS_ROOT),
+        Ok(_) => subject.ok("only privileged users may load BPF programs"),
+        Err(ref why) => subject.unknown(format!("cannot tell who may load BPF programs: {why}"), AS_ROOT),
     }
 }
 
@@ -235,7 +232,7 @@ fn processors(of: &Machine) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "kernel.processors",
-        "maps hold their counters once for each processor that is possible, also where it never runs",
+        "maps hold counters for each possible processor, even one that never runs",
     );
     match (&of.possible_cpus, &of.online_cpus) {
         (Ok(possible), Ok(online)) => {
@@ -257,8 +254,11 @@ fn processors(of: &Machine) -> Finding {
 
 fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let Some(config) = config else { return Vec::new() };
-    let subject =
-        Subject::new(ABOUT, "kernel.memory", "maps are made whole at the start, and a start fails without room");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.memory",
+        "maps are allocated completely at the start, and a start fails without enough memory",
+    );
     let cpus = of.possible_cpus.as_ref().copied().unwrap_or(1);
     let prefixes = prefixes_memory(config).bytes_changed;
     let others = memory_bytes(config).saturating_add(u64::from(cpus).saturating_mul(per_cpu_bytes()));
@@ -278,25 +278,25 @@ fn memory(of: &Machine, config: Option<&Config>) -> Vec<Finding> {
         }
         Ok(free) => subject.ok(format!("the maps take {needed_words} of {} that are free", amount::rounded(free))),
         Err(ref why) => subject.unknown(
-            format!("the maps take {needed_words}; how much is free is not known: {why}"),
+            format!("the maps take {needed_words}; the free memory is not known: {why}"),
             "look into /proc/meminfo",
         ),
     }]
 }
 
 pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
-    let why =
-        "on_exit = \"keep\" pins the filter there, so that it outlives a restart; who may write there may take it off";
+    let why = "on_exit = \"keep\" pins the filter there, so that it outlives a restart; anyone who can write there can \
+               detach it";
     let subject = Subject::new(BPFFS, "bpffs.mounted", why);
     let of = match of {
         Ok(of) => of,
         Err(why) => {
-            return vec![subject.unknown(format!("/sys/fs/bpf cannot be looked at: {why}"), AS_ROOT)];
+            return vec![subject.unknown(format!("/sys/fs/bpf cannot be inspected: {why}"), AS_ROOT)];
         }
     };
     if !of.is_mounted {
         return vec![
-            subject.problem("/sys/fs/bpf is no BPF file system", "sudo mount -t bpf bpf /sys/fs/bpf -o mode=0700"),
+            subject.problem("/sys/fs/bpf is not a BPF file system", "sudo mount -t bpf bpf /sys/fs/bpf -o mode=0700"),
         ];
     }
     let (owner, mode) = (of.owner, of.mode & 0o7777);
@@ -308,11 +308,11 @@ pub(crate) fn bpf_file_system(of: &Known<BpfFs>) -> Vec<Finding> {
         (0, _) if is_sticky => {
             subject.warning(format!("{seen}: other users may fill it"), "sudo chmod 0700 /sys/fs/bpf")
         }
-        (0, _) => subject.problem(format!("{seen}: others may take the filter off"), "sudo chmod 0700 /sys/fs/bpf"),
-        _ => subject.problem(format!("{seen}, who may take the filter off"), "sudo chown root:root /sys/fs/bpf"),
+        (0, _) => subject.problem(format!("{seen}: other users may detach the filter"), "sudo chmod 0700 /sys/fs/bpf"),
+        _ => subject.problem(format!("{seen}, who may detach the filter"), "sudo chown root:root /sys/fs/bpf"),
     };
     let pins = match &of.foreign {
-        None => owned.ok("what is pinned below ratelimitd there, if anything, is root's alone"),
+        None => owned.ok("anything pinned below ratelimitd there belongs to root"),
         Some((why, mend)) => owned.problem(why.clone(), mend.clone()),
     };
     vec![mounted, pins]

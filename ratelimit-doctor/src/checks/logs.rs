@@ -71,8 +71,8 @@ fn line(rule: &Rule, more: &[String]) -> String {
 fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
     if rule.access_logs.len() + unread.len() > LOGS_MAX {
         return format!(
-            "a rule reads at most {LOGS_MAX} logs: have {server} send them to one socket, {SOCKET}, in the place of some \
-             in rule {}; {HAS_LINE} {server}",
+            "a rule reads at most {LOGS_MAX} logs: have {server} send them to one socket, {SOCKET}, instead of some \
+             logs in rule {}; {HAS_LINE} {server}",
             rule.name
         );
     }

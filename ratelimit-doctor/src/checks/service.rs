@@ -63,10 +63,10 @@ fn unit(of: &Unit) -> Vec<Finding> {
     let subject = Subject::new(
         ABOUT,
         "service.unit",
-        "the shipped unit takes away all that the daemon does not need; settings that are missing give it back",
+        "the shipped unit removes all privileges that the daemon does not need; missing settings give them back",
     );
     if !of.is_systemd {
-        return vec![subject.ok("systemd does not run here; nothing is said of a unit")];
+        return vec![subject.ok("systemd does not run here, so no unit is checked")];
     }
     let Some((path, text)) = &of.file else {
         return vec![
@@ -86,7 +86,7 @@ fn unit(of: &Unit) -> Vec<Finding> {
             "install the unit of this version, then sudo systemctl daemon-reload",
         ),
     };
-    let dropped = Subject::new(ABOUT, "service.drop_in", "a drop-in may give back what the unit takes away");
+    let dropped = Subject::new(ABOUT, "service.drop_in", "a drop-in may give back privileges that the unit removes");
     let drop_in = |(path, text): &(std::path::PathBuf, String)| {
         let (path, settings) = (path.display(), settings(text));
         let touched: Vec<&str> = settings.keys().copied().filter(|name| !MAY_DIFFER.contains(name)).collect();
@@ -105,8 +105,11 @@ fn unit(of: &Unit) -> Vec<Finding> {
 fn shown(of: &Unit) -> Vec<Finding> {
     let value = |name: &str| of.shown.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let mut findings = Vec::new();
-    let subject =
-        Subject::new(ABOUT, "service.state", "a service that does not run limits nothing that was not left pinned");
+    let subject = Subject::new(
+        ABOUT,
+        "service.state",
+        "if the service does not run, only a filter that was left pinned limits packets",
+    );
     if let Some(state) = value("ActiveState") {
         let result = value("Result").unwrap_or_default();
         findings.push(match state {
@@ -118,8 +121,7 @@ fn shown(of: &Unit) -> Vec<Finding> {
             _ => subject.warning(format!("the service is {state}"), "sudo systemctl enable --now ratelimitd"),
         });
     }
-    let subject =
-        Subject::new(ABOUT, "service.restarts", "a daemon that ends by itself has a reason, which the log names");
+    let subject = Subject::new(ABOUT, "service.restarts", "the log names the reason why a daemon ended by itself");
     if let Some(restarts) = value("NRestarts").and_then(|of| of.parse::<u64>().ok()) {
         findings.push(match restarts {
             0 => subject.ok("systemd did not have to restart it"),
@@ -127,8 +129,11 @@ fn shown(of: &Unit) -> Vec<Finding> {
                 .warning(format!("systemd has restarted it {restarts} times"), "journalctl -u ratelimitd -p warning"),
         });
     }
-    let subject =
-        Subject::new(ABOUT, "service.reload_needed", "systemd runs the unit as it was, not as it stands in the file");
+    let subject = Subject::new(
+        ABOUT,
+        "service.reload_needed",
+        "systemd runs the unit as it last read it, not as the file is now",
+    );
     if value("NeedDaemonReload") == Some("yes") {
         findings
             .push(subject.warning("the unit file has changed since systemd read it", "sudo systemctl daemon-reload"));
@@ -164,13 +169,13 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
     let subject = Subject::new(
         ABOUT,
         "service.daemon",
-        "without a daemon nothing changes what is enforced, and no trial, list or ban is told",
+        "without a daemon the enforced policy does not change, and no trial, list or ban is reported",
     );
     let mend = mend_of_daemon(facts);
     match &facts.daemon {
         Daemon::Answers(snapshot, _) => {
-            let attention = Subject::new(ABOUT, "service.attention", "`ratelimitd stats` says it first");
-            let unprotected = Subject::new(ABOUT, "service.attached", "what is not attached is not limited");
+            let attention = Subject::new(ABOUT, "service.attention", "`ratelimitd stats` shows it first");
+            let unprotected = Subject::new(ABOUT, "service.attached", "an interface without the filter is not limited");
             let away = snapshot.interfaces.iter().filter(|of| !of.attached).map(|of| {
                 let why = of.problem.as_deref().unwrap_or("it is not attached");
                 unprotected
@@ -186,7 +191,7 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
             vec![subject.problem(
                 still_enforcing(left, Timestamp::now()),
                 if left.is_taken_over() {
-                    format!("{mend}; or sudo ratelimitd detach, to take the filter off")
+                    format!("{mend}; or sudo ratelimitd detach, to remove the filter")
                 } else {
                     "sudo ratelimitd detach: it is another version's".to_owned()
                 },
@@ -205,10 +210,9 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
                 foreign.map_or_else(|| format!("sudo rm -r {}, then start again", pins::ROOT), |of| of.1.clone());
             vec![subject.problem(format!("no daemon answers, and {why}"), mend)]
         }
-        Daemon::Hangs(why) => vec![subject.problem(
-            format!("{why}: it hangs; packets are limited as long as it is there, and nothing changes"),
-            mend,
-        )],
+        Daemon::Hangs(why) => vec![
+            subject.problem(format!("{why}: it hangs; packets are still limited, but nothing can be changed"), mend),
+        ],
         Daemon::Unknown(why) => vec![subject.unknown(format!("the daemon cannot be asked: {why}"), AS_ROOT)],
     }
 }
@@ -217,7 +221,7 @@ fn state_dir(of: &StateDir) -> Finding {
     let subject = Subject::new(
         ABOUT,
         "service.room",
-        "the history and what commands changed are written there; packets are limited all the same",
+        "the history and the changes by commands are stored there; packets are limited even without it",
     );
     let path = of.path.display();
     match of.free {

@@ -177,7 +177,7 @@ fn on_a_healthy_host_all_is_well_and_every_line_says_why_it_matters() {
 }
 
 #[test]
-fn what_became_of_the_program_tells_of_the_compiler_where_no_sysctl_does() {
+fn a_loaded_program_tells_the_jit_state_where_no_sysctl_does() {
     let mut facts = healthy();
     facts.kernel.jit = Err("no such file".into());
     facts.kernel.program = Program::Taken { instructions: None, is_jited: Some(true), took: Duration::ZERO };
@@ -200,7 +200,7 @@ fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
 
 type Row = (&'static str, State, &'static str, fn(&mut Facts));
 
-/// Each change leads to one finding of this id and state, whose text contains these words.
+/// Each change leads to one finding with this id, state and words.
 #[test]
 fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
     use State::{Problem, Unknown, Warning};
@@ -216,8 +216,8 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.program", Problem, "R7 invalid", |f| {
             f.kernel.program = Program::Refused { why: "R7 invalid".into(), log: None };
         }),
-        ("kernel.program", Unknown, "it takes CAP_BPF", |f| {
-            f.kernel.program = Program::NotTried("it takes CAP_BPF".into());
+        ("kernel.program", Unknown, "it needs CAP_BPF", |f| {
+            f.kernel.program = Program::NotTried("it needs CAP_BPF".into());
         }),
         ("kernel.capabilities", Unknown, "CAP_BPF", |f| f.kernel.lacks = vec!["CAP_BPF".into()]),
         ("kernel.btf", Warning, "no such file", |f| f.kernel.type_information = Err("no such file".into())),
@@ -232,7 +232,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         ("kernel.memory", Problem, "are free", |f| f.machine.available = Ok(1 << 20)),
         ("kernel.memory", Unknown, "denied", |f| f.machine.available = Err("denied".into())),
         ("bpffs.mounted", Unknown, "no such file", |f| f.bpffs = Err("no such file".into())),
-        ("bpffs.mounted", Problem, "no BPF file system", |f| f.bpffs.as_mut().unwrap().is_mounted = false),
+        ("bpffs.mounted", Problem, "not a BPF file system", |f| f.bpffs.as_mut().unwrap().is_mounted = false),
         ("bpffs.mounted", Problem, "user 33", |f| f.bpffs.as_mut().unwrap().owner = 33),
         ("bpffs.mounted", Problem, "mode 0777", |f| f.bpffs.as_mut().unwrap().mode = 0o777),
         ("bpffs.mounted", Warning, "mode 1777", |f| f.bpffs.as_mut().unwrap().mode = 0o1777),
@@ -260,7 +260,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
         }),
         ("interface.reset", Warning, "ixgbe", |f| device_of(f).driver = Some("ixgbe".into())),
         ("interface.reset", Warning, "mlx5_core", |f| device_of(f).driver = Some("mlx5_core".into())),
-        ("interface.queues", Warning, "1 queues receive, for 4", |f| device_of(f).receive_queues = Some(1)),
+        ("interface.queues", Warning, "1 receive queues for 4", |f| device_of(f).receive_queues = Some(1)),
         ("interface.queues", Unknown, "not known", |f| device_of(f).receive_queues = None),
         ("interface.mtu", Warning, "MTU 9000", |f| {
             device_of(f).mtu = 9000;
@@ -426,7 +426,7 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
 }
 
 #[test]
-fn what_is_our_own_is_no_neighbour_and_what_is_not_there_is_no_trouble() {
+fn own_programs_are_no_neighbours_and_absent_things_are_no_problem() {
     let rows: &[fn(&mut Facts)] = &[
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &["/sys/fs/bpf/ratelimitd/v9/link-eth0"], &[])],
         |f| device_of(f).xdp = vec![program(layout::PROGRAM, &[], &[(9, "ratelimitd")])],
@@ -488,7 +488,7 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
     facts.kernel.jit = Ok(0);
     let words = crate::words(&examine(&facts));
     assert!(words.starts_with("kernel\n  ok       this process has"), "{words}");
-    assert!(words.contains("  PROBLEM  the JIT compiler is off\n           why: interpreted"), "{words}");
+    assert!(words.contains("  PROBLEM  the JIT compiler is off\n           why: an interpreted"), "{words}");
     assert!(words.contains("           mend: sudo sysctl net.core.bpf_jit_enable=1\n"), "{words}");
     assert!(words.contains("\n\ninterface eth0\n"), "{words}");
     assert!(words.trim_end().lines().last().unwrap().starts_with("1 problem, "), "{words}");
@@ -498,7 +498,7 @@ fn the_lines_for_people_are_grouped_and_say_what_mends_it() {
 type Mends = (fn(&mut Facts), &'static str, &'static str);
 
 #[test]
-fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
+fn the_remedy_for_a_silent_daemon_fits_its_cause() {
     const START: &str = "sudo systemctl start ratelimitd";
     const RUN: &str = "sudo ratelimitd run --config /etc/ratelimitd/ratelimitd.toml";
     let rows: &[Mends] = &[
@@ -558,7 +558,7 @@ fn what_mends_a_daemon_that_does_not_answer_is_what_would_mend_it() {
 }
 
 #[test]
-fn who_is_root_is_not_told_to_become_it() {
+fn root_is_not_told_to_become_root() {
     let mut facts = healthy();
     facts.kernel.lacks = vec!["CAP_BPF".into()];
     facts.daemon = Daemon::Unknown("it is another version's".into());
@@ -588,6 +588,6 @@ fn a_program_that_a_link_holds_is_not_said_to_be_taken_off_by_ip() {
     for hook in [HookChoice::Auto, HookChoice::Xdp] {
         config_of(&mut facts).hook = hook;
         let found = unwell(&facts);
-        assert!(found[0].mend.as_ref().unwrap().ends_with("with the tool that put it there"), "{found:?}");
+        assert!(found[0].mend.as_ref().unwrap().ends_with("with the tool that attached it"), "{found:?}");
     }
 }

@@ -101,7 +101,7 @@ fn no_address_of_a_list_of_nasty_spellings_is_left() {
 }
 
 #[test]
-fn what_is_no_address_stays_and_so_do_loopback_and_no_address_at_all() {
+fn text_that_is_no_address_stays_as_do_loopback_and_unspecified_ones() {
     for text in [
         "127.0.0.1:9464 ::1 [::1]:80 0.0.0.0/0 ::/0 255.255.255.255",
         "2026-11-25T10:04:11Z 10:04:11.123 2026-11-25-10",

@@ -43,7 +43,7 @@ fn no_secret_is_left_wherever_it_stands() {
 }
 
 #[test]
-fn what_a_file_of_secrets_holds_is_hidden_in_any_text() {
+fn contents_of_secret_files_are_hidden_in_any_text() {
     let secrets = Secrets::new([format!("{SECRET}\n"), "{\"token\":\"abcdef0123\"}".to_owned()]);
     assert_eq!(secrets.hide(&format!("x{SECRET}y abcdef0123"), Whose::Ours), format!("x{HIDDEN}y {HIDDEN}"));
     let dir = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ fn what_a_file_of_secrets_holds_is_hidden_in_any_text() {
 }
 
 #[test]
-fn what_is_no_secret_stays() {
+fn text_without_secrets_stays() {
     for text in [
         "secret_file = \"/etc/ratelimitd/fleet.secret\"\n",
         "password_file = \"/etc/x\"\nhosts = 4\n",
@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_shipped_examples_say_stays_but_for_comments() {
+fn shipped_examples_stay_unchanged_except_for_comments() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let mut count = 0;
     for entry in std::fs::read_dir(root).unwrap() {

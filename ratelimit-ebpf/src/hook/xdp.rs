@@ -1,4 +1,4 @@
-//! A packet at XDP: the frame as it arrived, before the network stack has made a buffer of it. One frame is one packet.
+//! A packet at XDP: the frame as it arrived, before the network stack allocates a buffer. One frame is one packet.
 
 use core::arch::asm;
 

@@ -86,7 +86,7 @@ fn past_half_of_the_limit_every_step_is_said_at_once() {
 }
 
 #[test]
-fn what_the_others_admitted_is_told_to_the_kernel_bucket_by_bucket() {
+fn remote_admissions_are_told_to_the_kernel_bucket_by_bucket() {
     let core = known(four(), 16, 588);
     let standing = core.standing(source(1), at(1100)).unwrap();
     assert_eq!(standing, Standing { here: 16, elsewhere: 588, told_at: Some(at(1001)) });
@@ -128,7 +128,7 @@ fn an_answer_that_comes_late_changes_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted_and_takes_no_memory() {
+fn reports_beyond_the_room_are_counted_and_take_no_memory() {
     let mut core = core(Settings { sources_max: 10, round_max: 4, ..four() });
     core.due(at(0));
     (0..30).for_each(|last| core.crossed(source(last), BUCKET, at(0)));
@@ -241,7 +241,7 @@ fn a_call_has_a_thousand_entries_at_most() {
 }
 
 #[test]
-fn what_could_not_be_looked_up_is_neither_zero_nor_given_up_but_looked_up_again() {
+fn a_failed_lookup_is_neither_zero_nor_given_up_but_repeated() {
     let mut core = known(four(), 16, 588);
     let due = core.due(at(2000));
     assert_eq!(core.round(at(2000), &due, &[None]), Round::default());
@@ -252,7 +252,7 @@ fn what_could_not_be_looked_up_is_neither_zero_nor_given_up_but_looked_up_again(
 }
 
 #[test]
-fn what_the_kernel_does_not_count_though_it_was_told_is_told_again_and_what_it_counts_is_not() {
+fn remote_counts_that_the_kernel_lost_are_told_again_and_others_are_not() {
     let mut core = known(four(), 16, 588);
     let mut told = |ms, others| {
         let due = core.due(at(ms));

@@ -150,7 +150,9 @@ impl Status {
             (Line::Summary { changes, within }, words) => {
                 let words = words.unwrap_or_else(|| "no connection yet".to_owned());
                 let seconds = within.as_secs();
-                warn!("fleet: the store comes and goes: {changes} changes within {seconds} s; now: {words}");
+                warn!(
+                    "fleet: the connection to the store is unstable: {changes} changes within {seconds} s; now: {words}"
+                );
             }
         }
     }

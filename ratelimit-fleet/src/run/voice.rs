@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_comes_and_goes_for_a_day_writes_less_than_forty_lines_and_no_change_is_left_out() {
+    fn a_store_that_flaps_for_a_day_logs_under_forty_lines_with_all_changes() {
         let lines = lines(86_400, |second| second % 2 == 0);
         assert!(lines.len() < 40, "{}", lines.len());
         let told: u64 = lines
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_summed_up_though_nothing_changes_any_more() {
+    fn held_changes_are_summarized_even_if_nothing_changes_any_more() {
         let lines = lines(3600, |second| second < 10);
         assert_eq!(lines.len(), 5);
         assert_eq!(lines[4].1, Line::Summary { changes: 6, within: PAUSE_MIN });

@@ -20,10 +20,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// No address is configured.
-    #[error("no address of the store: give `url`")]
+    #[error("the store has no address: give `url`")]
     NoUrl,
     /// An address is invalid. Its text is not repeated because it may contain a password.
-    #[error("address {0} of the store is none: write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")]
+    #[error("store address {0} is invalid: write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")]
     BadUrl(usize),
     /// A file cannot be read.
     #[error("read {path}: {error}")]
@@ -42,7 +42,7 @@ pub enum AccessError {
         why: String,
     },
     /// The password file has an empty first line.
-    #[error("{0} has no password in its first line")]
+    #[error("the first line of {0} has no password")]
     NoPassword(PathBuf),
 }
 
@@ -123,7 +123,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AccessError
     let bytes = read(path)?;
     let all = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
     let all = all.map_err(|error| wrong(path, &error))?;
-    if all.is_empty() { Err(wrong(path, &"it has no certificate")) } else { Ok(all) }
+    if all.is_empty() { Err(wrong(path, &"it contains no certificate")) } else { Ok(all) }
 }
 
 fn wrong(path: &Path, why: &dyn std::fmt::Display) -> AccessError {
@@ -156,11 +156,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named_by_its_place_and_not_repeated() {
+    fn an_invalid_address_is_named_by_position_and_not_repeated() {
         let error = check(&access(&["redis://192.0.2.1", "hunter2@192.0.2.1"])).unwrap_err();
-        assert!(
-            error.to_string().starts_with("address 2 of the store is none") && !format!("{error:?}").contains("hun")
-        );
+        assert!(error.to_string().starts_with("store address 2 is invalid") && !format!("{error:?}").contains("hun"));
         assert!(check(&access(&[])).unwrap_err().to_string().contains("no address"));
         assert!(check(&access(&["redis://192.0.2.1:6379", "rediss://[2001:db8::1]"])).is_ok());
         assert!(check(&access(&["unix:///run/redis.sock"])).is_ok());
@@ -175,14 +173,14 @@ mod tests {
         let opened = open(&with(&file)).unwrap();
         assert_eq!(opened.nodes[0].redis_settings().password(), Some("hunter2"));
         fs::write(&file, "\n").unwrap();
-        assert!(open(&with(&file)).err().unwrap().to_string().contains("no password in its first line"));
+        assert!(open(&with(&file)).err().unwrap().to_string().contains("has no password"));
         let error = open(&with(&dir.path().join("none"))).err().unwrap().to_string();
         assert!(error.contains("none: No such file"), "{error}");
         assert!(!format!("{:?}", with(&file)).contains("hunter2"));
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_nothing_waits_for_it() {
+    fn a_path_that_is_no_file_is_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

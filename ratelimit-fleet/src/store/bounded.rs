@@ -47,7 +47,7 @@ pub enum Excess {
     #[error("an answer of more than {ELEMENTS_MAX} elements")]
     Elements,
     /// The arrays are nested too deeply.
-    #[error("an answer of more than {DEPTH_MAX} arrays within each other")]
+    #[error("an answer of more than {DEPTH_MAX} nested arrays")]
     Depth,
     /// A line is too long.
     #[error("a line of more than {LINE_BYTES_MAX} bytes")]
@@ -56,13 +56,13 @@ pub enum Excess {
     #[error("an answer that takes longer than {} s", ANSWER_TAKES_MAX.as_secs_f64())]
     Slow,
     /// The server sent more answers than there were requests.
-    #[error("an answer to no question")]
+    #[error("an answer without a request")]
     Unasked,
     /// The first byte belongs to a TLS record.
     #[error("TLS in answer to plain text")]
     Tls,
     /// The bytes are not a valid answer.
-    #[error("what is no answer of a store")]
+    #[error("bytes that are not an answer of a store")]
     Garbled,
 }
 

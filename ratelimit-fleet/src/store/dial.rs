@@ -27,7 +27,7 @@ use super::bounded::{Bounded, Notes};
 use super::link::{ANSWER_WITHIN, CONNECT_WITHIN};
 
 /// Error text for a TLS handshake that does not finish in time.
-pub(super) const NO_TLS_IN_TIME: &str = "no handshake of TLS in time";
+pub(super) const NO_TLS_IN_TIME: &str = "no TLS handshake in time";
 
 /// Separator after the way's number in a user name. No real user name contains it.
 const END: char = '\0';
@@ -173,7 +173,7 @@ impl Connect for Wire {
         Box::pin(async move {
             let info = info.into_connection_info()?;
             let Some((way, settings)) = Way::of_node(info.redis_settings()) else {
-                return Err(RedisError::from((ErrorKind::InvalidClientConfig, "the store is not wanted any more")));
+                return Err(RedisError::from((ErrorKind::InvalidClientConfig, "the store is no longer used")));
             };
             match timeout(CONNECT_WITHIN, way.open(info.addr(), &settings)).await {
                 Ok(opened) => opened,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_connection_does_not_mend_keeps_the_old_one() {
+    fn a_connection_stays_if_a_new_one_would_not_mend_the_trouble() {
         let mut pulse = Pulse::default();
         let mends = |trouble| (0..5).any(|_| pulse.failed(StorePart::Shard(0), trouble));
         assert!(![Trouble::OutOfMemory, Trouble::NoPermission, Trouble::Moved].into_iter().any(mends));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_and_the_password_are_not_repeated() {
+    fn error_texts_repeat_neither_the_command_nor_the_password() {
         let said = |words: &str| Said::new(words, Some("hunter2")).map(|said| said.to_string());
         assert_eq!(
             said("ERR unknown command 'AUTH', with args beginning with: 'rl' 'hunter2' ").as_deref(),

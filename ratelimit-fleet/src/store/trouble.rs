@@ -283,9 +283,9 @@ impl fmt::Display for Trouble {
             Self::NotListening => {
                 "the store does not answer: the connection is refused; does it run, and listen on this address and port?"
             }
-            Self::NoHost => "the store does not answer: there is no host of its name; compare `url` with the DNS",
+            Self::NoHost => "the store does not answer: its host name does not resolve; compare `url` with the DNS",
             Self::NoRoute => "the store does not answer: there is no route to it, or a firewall refuses it",
-            Self::NoSocket => "the store does not answer: its socket is not there, or may not be opened",
+            Self::NoSocket => "the store does not answer: its socket does not exist, or this user may not open it",
             Self::Hung => "the store does not answer in time",
             Self::NoPassword => "the store wants a password: set `username` and `password_file`",
             Self::Refused => {
@@ -293,41 +293,44 @@ impl fmt::Display for Trouble {
             }
             Self::NoPermission => "the store's ACL forbids what is needed: `check-config` prints the line to paste",
             Self::ProtectedMode => {
-                "the store is in protected mode, and takes clients of its own host alone: give its default user a \
+                "the store is in protected mode, and accepts only clients on its own host: give its default user a \
                  password (`requirepass`), or turn that user off (`user default off`)"
             }
-            Self::TooManyClients => "the store takes no more clients: raise its `maxclients`, or end idle ones",
+            Self::TooManyClients => "the store accepts no more clients: raise its `maxclients`, or end idle ones",
             Self::SpeaksTls => "the store speaks TLS on this port: write rediss:// in `url`, or give its plain port",
             Self::SpeaksPlain => {
                 "the store answers TLS with plain text: give its TLS port in `url`, or write redis:// without TLS"
             }
             Self::NoHandshake => {
-                "the store answers no handshake of TLS in time: does this port speak TLS? Else write redis:// in `url`"
+                "the store does not finish the TLS handshake in time: if this port does not speak TLS, write redis:// \
+                 in `url`"
             }
-            Self::Tls => "no TLS with the store: compare `ca_file`, `cert_file` and `key_file` with its certificates",
-            Self::ReadOnly => "the store is a read-only replica: give the master's address, or those of a cluster",
+            Self::Tls => "the TLS handshake with the store failed: compare `ca_file`, `cert_file` and `key_file` with \
+                its certificates",
+            Self::ReadOnly => "the store is a read-only replica: give the master's address, or those of a cluster's \
+                nodes",
             Self::OutOfMemory => "the store is out of memory: raise its `maxmemory`",
             Self::ClusterDown => "the cluster does not serve these slots: see `redis-cli cluster info`",
             Self::Moved => "a slot of the cluster is moving",
             Self::NotSaving => {
-                "the store cannot save to its disk, and so takes no writes: see its log, or \
+                "the store cannot save to its disk, so it accepts no writes: see its log, or \
                  `CONFIG SET stop-writes-on-bgsave-error no`"
             }
-            Self::IsCluster => "this server is one of a cluster: list its nodes in `url`",
-            Self::NoCluster => "these servers are no cluster: give one address in `url`",
+            Self::IsCluster => "this server belongs to a cluster: list its nodes in `url`",
+            Self::NoCluster => "these servers are not a cluster: give one address in `url`",
             Self::Loading => "the store is loading its data, and answers once that is done",
             Self::NoMaster => {
                 "the store is a replica that has lost its master: give the master's address, or mend the replication"
             }
             Self::Busy => "a script keeps the store busy: see its log, or `SCRIPT KILL`",
             Self::UnknownCommand => {
-                "the store lacks a command that is needed: it must be Redis 7, Valkey 8 or later, with no command renamed"
+                "the store lacks a required command: it must be Redis 7, Valkey 8 or later, with no command renamed"
             }
             Self::Oversized => {
-                "the store answers more than it was asked for, and the connection was ended: who runs this store?"
+                "the store sent more than it was asked for, and the connection was closed: check who runs this store"
             }
             Self::NoScript => "the store did not keep the script",
-            Self::Garbled => "the store answers what no store answers: is this address a Redis or Valkey?",
+            Self::Garbled => "the server does not answer like a store: check that this address is a Redis or Valkey",
             Self::Other => "the store answers with an error",
         })
     }
@@ -348,7 +351,11 @@ mod tests {
                 Trouble::NotListening,
                 "refused",
             ),
-            (io(other, "failed to lookup address information: Name or service not known"), Trouble::NoHost, "no host"),
+            (
+                io(other, "failed to lookup address information: Name or service not known"),
+                Trouble::NoHost,
+                "host name",
+            ),
             (io(other, "No route to host (os error 113)"), Trouble::NoRoute, "no route"),
             (io(other, "No such file or directory (os error 2)"), Trouble::NoSocket, "socket"),
             (io(io::ErrorKind::BrokenPipe, "broken pipe"), Trouble::Away, "no connection"),

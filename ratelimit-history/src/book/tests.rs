@@ -41,7 +41,7 @@ fn all(book: &mut Book) -> Vec<(Key, Episode)> {
 }
 
 #[test]
-fn refusals_make_one_episode_that_ends_with_the_last_of_them_once_the_window_has_passed() {
+fn refusals_form_one_episode_that_ends_at_the_last_one_after_the_window() {
     let mut book = Book::new(10);
     book.event(&event(EventKind::Refused, 1_000), Some(source(1)));
     book.progress(source(1), "web", LIMIT, false, refused(2_000, 5));
@@ -84,7 +84,7 @@ fn a_ban_keeps_the_episode_open_until_its_end_or_until_it_is_lifted() {
 }
 
 #[test]
-fn the_end_of_a_ban_of_one_rule_leaves_the_others_and_a_command_ends_all_in_its_prefix() {
+fn a_rules_ban_end_leaves_others_and_a_command_ends_all_in_its_prefix() {
     let mut book = Book::new(10);
     let of_rule = |rule: &str| Event { rule: Some(rule.to_owned()), ..ban(0, 600_000) };
     book.event(&of_rule("web"), Some(source(1)));
@@ -102,7 +102,7 @@ fn the_end_of_a_ban_of_one_rule_leaves_the_others_and_a_command_ends_all_in_its_
 }
 
 #[test]
-fn what_lifts_every_ban_ends_the_episodes_of_who_is_banned_and_what_resets_all_ends_all() {
+fn lifting_all_bans_ends_their_episodes_and_resetting_all_ends_every_one() {
     let mut book = Book::new(10);
     let of_ssh = |event: Event| Event { rule: Some("ssh".to_owned()), ..event };
     book.event(&ban(0, 600_000), Some(source(1)));
@@ -122,7 +122,7 @@ fn what_lifts_every_ban_ends_the_episodes_of_who_is_banned_and_what_resets_all_e
 }
 
 #[test]
-fn what_would_have_been_refused_is_an_episode_apart() {
+fn would_be_refusals_are_a_separate_episode() {
     let mut book = Book::new(10);
     book.event(&event(EventKind::Refused, 0), Some(source(1)));
     book.event(&event(EventKind::WouldRefuse, 1), Some(source(1)));
@@ -146,7 +146,7 @@ fn beyond_the_most_that_are_open_an_episode_has_ended_at_once() {
 }
 
 #[test]
-fn a_clock_that_goes_back_a_year_neither_ends_an_episode_early_nor_leaves_it_open_for_a_year() {
+fn a_clock_set_back_a_year_neither_ends_nor_prolongs_an_episode() {
     let year = 365 * 86_400_000;
     let mut book = Book::new(10);
     book.event(&event(EventKind::Refused, year), Some(source(1)));
@@ -277,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn what_happened_before_the_database_opened_gets_rows_behind_those_that_are_there(steps in timeline(), next_id in 1..1000_i64) {
+    fn episodes_before_the_database_opened_get_ids_after_existing_rows(steps in timeline(), next_id in 1..1000_i64) {
         let mut book = Book::new(100);
         run(&mut book, &steps);
         let ids = |book: &mut Book| all(book).iter().map(|(_, of)| of.id).collect::<Vec<_>>();
@@ -313,7 +313,7 @@ fn ends(of: &Arc<InForce>) -> [(Option<Millis>, Option<&'static str>); 2] {
 }
 
 #[test]
-fn whatever_ends_enforcement_ends_bans_and_refusals_with_its_time_and_cause() {
+fn the_end_of_enforcement_ends_bans_and_refusals_with_time_and_cause() {
     let both = |at, cause| [(Some(at), Some(cause)); 2];
     let goes_on = (None, None);
     assert_eq!(ends(&in_force(9_000, Judged::Detached)), both(9_000, "detached"));
@@ -332,13 +332,13 @@ fn whatever_ends_enforcement_ends_bans_and_refusals_with_its_time_and_cause() {
 }
 
 #[test]
-fn what_was_over_by_itself_before_ends_with_its_own_time() {
+fn an_episode_that_was_over_before_keeps_its_own_end() {
     let off = in_force(700_000, Judged::Detached);
     assert_eq!(ends(&off), [(Some(1_000), Some("quiet")), (Some(600_000), Some("expired"))]);
 }
 
 #[test]
-fn what_an_earlier_daemon_left_open_ends_by_what_this_one_enforces() {
+fn episodes_left_open_by_an_earlier_daemon_end_by_what_is_enforced_now() {
     let mut book = Book::new(10);
     book.event(&ban(1_000, 600_000), Some(source(1)));
     let left = all(&mut book);

@@ -72,10 +72,10 @@ fn a_full_disk_is_said_and_what_waited_is_written_once_there_is_room() {
             assert!(recorder.record(site.event(EventKind::Refused, &source)));
             health.state == HealthState::Failing
         });
-        assert!(says(&health, "the disk is full; it goes on by itself once there is room"), "{health:?}");
+        assert!(says(&health, "the disk is full; it resumes by itself once there is room"), "{health:?}");
         assert!(says(&health, "state/history.db"), "{health:?}");
         let why = forget(&recorder, "192.0.2.1").unwrap_err();
-        assert!(why.contains("the disk is full; it goes on by itself once there is room; what the file has"), "{why}");
+        assert!(why.contains("the disk is full; it resumes by itself once there is room; its records stay"), "{why}");
         fs::remove_file(&ballast).unwrap();
         written(&recorder);
         assert_eq!(recorder.health().detail, None);
@@ -159,7 +159,7 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
 }
 
 #[test]
-fn to_forget_is_answered_also_where_history_ends_before_it_comes_to_that() {
+fn a_forget_request_is_answered_even_if_history_ends_first() {
     let site = Site::new();
     close(site.recorder());
     Connection::open(site.path()).unwrap().pragma_update(None, "user_version", 7).unwrap();
@@ -191,7 +191,7 @@ fn a_file_that_is_no_database_is_set_aside_and_a_new_one_is_begun() {
         let recorder = site.recorder();
         recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
         written(&recorder);
-        assert!(says(&recorder.health(), "a new one is begun"), "{:?}", recorder.health());
+        assert!(says(&recorder.health(), "a new one is created"), "{:?}", recorder.health());
         assert_eq!(set_aside(&site), ["history.db.corrupt-20260101T000000Z"]);
         assert_eq!(fs::read_to_string(site.path().with_file_name(&set_aside(&site)[0])).unwrap(), contents);
         assert_eq!(site.story("192.0.2.1").episodes.len(), 1);
@@ -217,7 +217,7 @@ fn a_database_that_this_program_cannot_have_written_is_set_aside() {
 }
 
 #[test]
-fn of_broken_files_only_the_newest_are_kept() {
+fn only_the_newest_broken_files_are_kept() {
     let site = Site::new();
     for _ in 0..5 {
         fs::create_dir_all(site.path().parent().unwrap()).unwrap();

@@ -27,7 +27,7 @@ pub(super) fn forget(recorder: &Recorder, prefix: &str) -> Result<u64, String> {
 }
 
 #[test]
-fn what_is_erased_is_in_no_table_no_file_and_no_memory_and_all_else_stays() {
+fn erased_data_is_in_no_table_file_or_memory_and_all_else_stays() {
     let site = Site::new();
     let recorder = site.recorder();
     for number in 0..200 {
@@ -99,7 +99,7 @@ fn masked_addresses_are_in_no_file_and_their_prefix_has_the_story() {
 }
 
 #[test]
-fn what_ended_longer_ago_than_it_is_kept_goes_and_what_is_open_stays() {
+fn expired_episodes_are_deleted_and_open_ones_stay() {
     let site = Site::new();
     let day = 86_400;
     let recorder = site.recorder_with(Settings { keep: Duration::from_secs(10 * 86_400), ..site.settings() });
@@ -232,7 +232,7 @@ fn no_flood_of_one_kind_pushes_out_another_kind() {
 }
 
 #[test]
-fn of_totals_the_oldest_minutes_go_before_any_hour() {
+fn the_oldest_minute_totals_are_deleted_before_any_hour() {
     let site = Site::new();
     const BYTES_MAX: u64 = 1_000_000;
     let recorder = site.recorder_with(Settings { bytes_max: BYTES_MAX, ..site.settings() });

@@ -55,7 +55,7 @@ fn history_names_what_it_lost_and_when() {
 }
 
 #[test]
-fn what_found_no_room_in_the_queue_is_a_loss_once_the_database_can_be_written() {
+fn events_without_room_in_the_queue_become_a_loss_once_writable() {
     let site = Site::new();
     let (recorder, lock) = locked(&site);
     let begin = Instant::now();

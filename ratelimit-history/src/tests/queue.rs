@@ -44,7 +44,7 @@ fn a_shutdown_waits_no_longer_than_it_says() {
 }
 
 #[test]
-fn what_is_kept_otherwise_from_here_on_is_written_after_all_that_was_taken_before() {
+fn changed_settings_apply_after_all_events_taken_before() {
     let site = Site::new();
     let (recorder, lock) = locked(&site);
     let mask = Mask::new(24, 48);
@@ -67,7 +67,7 @@ fn what_is_kept_otherwise_from_here_on_is_written_after_all_that_was_taken_befor
 }
 
 #[test]
-fn where_no_thread_can_start_what_is_told_is_counted_as_lost_and_the_one_before_is_waited_for() {
+fn events_are_counted_as_lost_when_no_thread_can_start() {
     let site = Site::new();
     let (recorder, lock) = locked(&site);
     let recorder = recorder.replaced_by(site.settings(), site.pace(), |_| Err(std::io::Error::other("no memory")));
@@ -102,7 +102,7 @@ fn two_writers_of_one_database_never_merge_two_episodes() {
 }
 
 #[test]
-fn what_waited_is_written_once_the_database_can_be() {
+fn waiting_events_are_written_once_the_database_is_writable() {
     let site = Site::new();
     let recorder = stuck(&site);
     for last in 0..50 {

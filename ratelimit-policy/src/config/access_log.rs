@@ -37,7 +37,8 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
         return Err(SyntaxError::new(whole, problem).with_help("for example /var/log/nginx/access.log"));
     }
     if is_socket && path.len() > SOCKET_PATH_MAX {
-        let problem = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes, and this one {}", path.len());
+        let problem =
+            format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes, and this one has {}", path.len());
         return Err(SyntaxError::new(whole, problem).with_help("for example unix:/run/ratelimitd/log.sock"));
     }
     let path = PathBuf::from(path);
@@ -48,21 +49,20 @@ pub(super) fn parse(text: &str) -> Result<AccessLog, SyntaxError> {
 pub(super) fn too_many(last: &str) -> SyntaxError {
     let problem = format!("there are more than {LOGS_MAX} access logs");
     SyntaxError::new(0..last.len(), problem)
-        .with_help("have servers that are limited alike write to one socket, unix:/PATH")
+        .with_help("let servers with the same limits write to one socket, unix:/PATH")
 }
 
 /// Returns the error for a limit with conditions in a rule without logs. `first` is the text of the rule's first
 /// limit.
 pub(super) fn no_log(limit: &Limit, first: &str) -> SyntaxError {
-    let problem = format!("packets do not tell what `{limit}` counts, and the rule has no access_log");
+    let problem = format!("`{limit}` counts what packets do not show, and the rule has no access_log");
     SyntaxError::new(0..first.len(), problem)
         .with_help("name the server's log: access_log = [\"/var/log/nginx/access.log\"], or --access-log PATH")
 }
 
 /// Returns the error for a log in a rule without a limit that it could charge. `last` is the rule's last log.
 pub(super) fn no_limit(last: &str) -> SyntaxError {
-    let problem =
-        "a log corrects limits of requests that are of each source alone, and the rule has none without conditions";
+    let problem = "a log corrects request limits of single sources, and the rule has none without conditions";
     SyntaxError::new(0..last.len(), problem.to_owned())
         .with_help("add one, as \"300/1m\"; `algorithm = \"gcra\"` has no buckets to charge")
 }

@@ -49,13 +49,13 @@ fn safety(of: Safety) -> [(&'static str, String); 5] {
 fn list_bounds(of: ListBounds) -> [(&'static str, String); 2] {
     let or_off = |text: Option<String>| text.unwrap_or_else(|| "off".to_owned());
     [
-        ("share of a list of `deny`", or_off(of.share.map(|percent| format!("{percent}%")))),
-        ("growth of a list of `deny`", or_off(of.growth.map(|factor| format!("{factor}x")))),
+        ("maximum share of a `deny` list", or_off(of.share.map(|percent| format!("{percent}%")))),
+        ("maximum growth of a `deny` list", or_off(of.growth.map(|factor| format!("{factor}x")))),
     ]
 }
 
 fn history(of: &History) -> [(&'static str, String); 6] {
-    let path = of.path.as_ref().map_or_else(|| "that of the state".to_owned(), |path| path.display().to_string());
+    let path = of.path.as_ref().map_or_else(|| "in the state directory".to_owned(), |path| path.display().to_string());
     [
         ("history", if of.enabled { "on" } else { "off" }.to_owned()),
         ("history file", path),
@@ -102,7 +102,7 @@ fn note(config: &Config, rule: &str) -> String {
 fn candidates(config: &Config, rule: &str) -> String {
     let said = config.candidates.iter().find(|(name, _)| name == rule);
     let words = |limits: &[Limit]| limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    said.map_or_else(|| "those by default".to_owned(), |(_, limits)| words(limits))
+    said.map_or_else(|| "the default ones".to_owned(), |(_, limits)| words(limits))
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
                 "without a daemon: enforce -> dry-run after 1h",
             ),
             (|of| of.history.enabled = false, "history: on -> off"),
-            (|of| of.history.path = Some("/srv/h.db".into()), "history file: that of the state -> /srv/h.db"),
+            (|of| of.history.path = Some("/srv/h.db".into()), "history file: in the state directory -> /srv/h.db"),
             (|of| of.history.keep_ns /= 30, "history kept for: 30 days -> 1 day"),
             (|of| of.history.bytes_max = 1_000_000, "history size: 256 MB -> 1 MB"),
             (|of| of.history.mask_ipv4 = 24, "history of IPv4 addresses: /32 -> /24"),

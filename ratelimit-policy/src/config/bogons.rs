@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_allowed_goes_before_a_bogon_and_what_is_denied_besides_stays_so() {
+    fn allow_overrides_a_bogon_and_other_denials_stay() {
         let config = config(
             "bogons = \"drop-private\"\nallow = [\"192.168.0.0/15\", \"10.0.0.0/8\", \"203.0.113.7\"]\n\
              deny = [\"10.9.0.0/16\", \"127.0.0.0/8\"]",

@@ -30,7 +30,7 @@ pub fn load(path: &Path) -> Result<Config, Diagnostics> {
 pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
     let bytes = files::read_named(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
-            "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
+            "name another file, or run without one: ratelimitd --iface IF --limit N/DUR"
         } else {
             "check the path and who may read it"
         };
@@ -86,7 +86,7 @@ fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
             return Ok(unpacked);
         }
     }
-    Err(io::Error::other(format!("it is packed by gzip in more than {GZIP_MEMBERS_MAX} members")))
+    Err(io::Error::other(format!("it is packed by gzip with more than {GZIP_MEMBERS_MAX} members")))
 }
 
 /// Returns the prefixes of the list file at `path`, read on its own. Errors name that file.
@@ -243,7 +243,7 @@ mod tests {
                 "invalid date, expected day between 01 and 28",
                 3,
                 9,
-                "a date that there is",
+                "a date that exists",
             ),
             (
                 "interfaces = [\"e\\u202e0\"]\n[rule]\nlimits = [\"1/1s\"]\n",

@@ -168,7 +168,7 @@ impl FleetSettings {
 
     fn urls(&self, source: &Source, found: &mut Found) -> Vec<Url<'_>> {
         if self.0.all("url").is_empty() {
-            let why = "say where the hosts tell each other what they admitted";
+            let why = "name the store through which the hosts share their counts";
             let example = "\"redis://192.0.2.1:6379\"";
             found.missing("fleet.url", source.missing("--fleet", "fleet.url", None, why, example));
         }
@@ -178,11 +178,12 @@ impl FleetSettings {
         for written in self.0.all("url") {
             let url = parse_url(&written.text).and_then(|url| match urls.first() {
                 _ if urls.len() == NODES_MAX => {
-                    let error = SyntaxError::new(0..written.text.len(), format!("{NODES_MAX} addresses are the most"));
+                    let error =
+                        SyntaxError::new(0..written.text.len(), format!("there are more than {NODES_MAX} addresses"));
                     Err(error.with_help("some nodes of a cluster are enough: they name the others"))
                 }
                 Some(first) if first.scheme != url.scheme || url.scheme == Scheme::Socket => {
-                    let problem = "it does not go with the address before it";
+                    let problem = "it cannot be combined with the first address";
                     let error = SyntaxError::new(0..written.text.len(), problem);
                     Err(error.with_help("the nodes of a cluster are all redis://, or all rediss://"))
                 }
@@ -203,8 +204,8 @@ impl FleetSettings {
         if self.0.one("secret_file").is_some() || urls.iter().all(|url| url.is_local()) {
             return Ok(());
         }
-        let why = "without a secret all that reach the store can read the addresses and ban any: make it once, by \
-                   head -c 32 /dev/urandom | base64, and copy the file to each host";
+        let why = "without a secret everyone who reaches the store can read the addresses and ban any address: make \
+            one with head -c 32 /dev/urandom | base64, and copy the file to each host";
         let example = "\"/etc/ratelimitd/fleet.secret\"";
         Err(source.missing("--fleet-secret-file", "fleet.secret_file", None, why, example))
     }
@@ -215,10 +216,10 @@ impl FleetSettings {
         };
         match (self.0.one("ca_file"), self.0.one("cert_file"), self.0.one("key_file")) {
             (Some(file), _, _) | (None, Some(file), _) | (None, None, Some(file)) if !is_tls => {
-                wrong(file, "the addresses of the store are without TLS", "write rediss:// in `url`, or leave this out")
+                wrong(file, "the addresses of the store do not use TLS", "write rediss:// in `url`, or leave this out")
             }
-            (_, Some(one), None) => wrong(one, "a certificate is shown with its key", "name that too: key_file"),
-            (_, None, Some(one)) => wrong(one, "a key is of a certificate", "name that too: cert_file"),
+            (_, Some(one), None) => wrong(one, "a certificate needs its key", "add key_file"),
+            (_, None, Some(one)) => wrong(one, "a key needs its certificate", "add cert_file"),
             (_, Some(_), Some(_)) | (_, None, None) => Ok(()),
         }
     }
@@ -273,14 +274,14 @@ fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
     };
     if kind == Scheme::Socket {
         if !rest.starts_with('/') || rest.ends_with('/') || rest.contains('\0') {
-            let error = SyntaxError::new(at..text.len(), "it is not the whole path of a socket");
-            return Err(error.with_help("write it from `/` on, as in unix:///run/redis/redis.sock"));
+            let error = SyntaxError::new(at..text.len(), "it is not an absolute path of a socket");
+            return Err(error.with_help("begin it with `/`, as in unix:///run/redis/redis.sock"));
         }
         return Ok(Url { scheme: kind, host: "" });
     }
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if let Some(behind) = authority.find(['/', '#']) {
-        let error = SyntaxError::new(at + behind..text.len(), "nothing stands behind the port");
+        let error = SyntaxError::new(at + behind..text.len(), "an address ends with the port");
         return Err(error.with_help("leave it out: fleets that share a store are told apart by `name`"));
     }
     let (host, port) = match authority.rfind(':') {
@@ -307,7 +308,7 @@ fn parse_url(text: &str) -> Result<Url<'_>, SyntaxError> {
 
 fn parse_username(text: &str) -> Result<String, SyntaxError> {
     if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        let error = SyntaxError::new(0..text.len(), "a user of the store is one word");
+        let error = SyntaxError::new(0..text.len(), "the name of a user of the store is one word");
         return Err(error.with_help("leave the key out for the user `default`"));
     }
     Ok(text.to_owned())
@@ -318,7 +319,7 @@ fn parse_interval(text: &str) -> Result<Duration, SyntaxError> {
     if (INTERVAL_NS_MIN..=INTERVAL_NS_MAX).contains(&interval_ns) {
         return Ok(Duration::from_nanos(interval_ns));
     }
-    Err(SyntaxError::new(0..text.len(), "hosts tell each other each 200ms to 1m").with_help("1s is usual"))
+    Err(SyntaxError::new(0..text.len(), "an interval is 200ms to 1m").with_help("1s is usual"))
 }
 
 fn parse_floor(text: &str) -> Result<u8, SyntaxError> {

@@ -76,8 +76,8 @@ pub(super) fn history(values: &Values, source: &Source, found: &mut Found) -> Hi
 fn parse_path(text: &str) -> Result<PathBuf, SyntaxError> {
     // Only absolute paths are clear: a daemon runs in `/`, and a command in its caller's directory.
     if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
-        let error = SyntaxError::new(0..text.len(), "it is not the whole path of a file");
-        return Err(error.with_help("write it from `/` on, as in /var/lib/ratelimitd/history.db"));
+        let error = SyntaxError::new(0..text.len(), "it is not an absolute path of a file");
+        return Err(error.with_help("begin it with `/`, as in /var/lib/ratelimitd/history.db"));
     }
     Ok(PathBuf::from(text))
 }
@@ -93,9 +93,7 @@ fn parse_keep(text: &str) -> Result<u64, SyntaxError> {
 fn parse_size(text: &str) -> Result<u64, SyntaxError> {
     match amount::parse(text)? {
         Amount::Bytes(bytes) if (BYTES_MAX_MIN..=BYTES_MAX_MAX).contains(&bytes) => Ok(bytes),
-        Amount::Bytes(_) => {
-            Err(SyntaxError::new(0..text.len(), "the database has from 1MB to 1TB").with_help("256MB is usual"))
-        }
+        Amount::Bytes(_) => Err(SyntaxError::new(0..text.len(), "the size is 1MB to 1TB").with_help("256MB is usual")),
         Amount::Plain(_) => Err(SyntaxError::new(0..text.len(), "the size has no unit").with_help("256MB is usual")),
     }
 }
@@ -134,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_can() {
+    fn invalid_settings_are_refused_with_a_hint_at_valid_ones() {
         for (line, words) in [
             ("keep = \"59m\"", "history is kept from 1h to 3660d"),
             ("keep = \"3661d\"", "history is kept from 1h to 3660d"),
-            ("max_size = \"999kB\"", "the database has from 1MB to 1TB"),
+            ("max_size = \"999kB\"", "the size is 1MB to 1TB"),
             ("max_size = 256", "the size has no unit; 256MB is usual"),
-            ("path = \"history.db\"", "write it from `/` on"),
-            ("path = \"/var/lib/\"", "it is not the whole path of a file"),
+            ("path = \"history.db\"", "begin it with `/`"),
+            ("path = \"/var/lib/\"", "it is not an absolute path of a file"),
             ("path = 5", "put it in quotes"),
             ("mask_ipv4 = 33", "a whole number from 0 to 32"),
             ("mask_ip4 = 24", "did you mean `mask_ipv4`?"),

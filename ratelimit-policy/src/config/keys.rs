@@ -42,8 +42,8 @@ pub const TOP: &[Key] = &[
         "hook",
         Value::Choice(&["auto", "xdp", "tcx"]),
         "\"auto\"",
-        "Where the program is attached: xdp; tcx, behind the stack's buffer, 350 ns a packet more; auto, tcx where XDP \
-        is taken",
+        "Hook of the program: xdp; tcx, after the stack's buffer, 350 ns a packet more; auto, xdp or, if that is \
+         taken, tcx",
     )
     .flag("--hook", "HOOK")
     .more("`auto` also takes `tcx` where packets have no Ethernet header. It needs Linux 6.6.")
@@ -52,8 +52,8 @@ pub const TOP: &[Key] = &[
         "xdp_mode",
         Value::Choice(&["auto", "native", "generic"]),
         "\"auto\"",
-        "Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native where \
-        the driver can",
+        "XDP mode: native, in the driver; generic, in the network stack, slower; auto, native if the driver supports \
+         it",
     )
     .flag("--xdp-mode", "MODE")
     .more("With `auto` the log, `stats` and the metric `ratelimitd_attached` name the mode.")
@@ -62,17 +62,22 @@ pub const TOP: &[Key] = &[
         "on_exit",
         Value::Choice(&["detach", "keep"]),
         "\"detach\"",
-        "What the end of the daemon leaves: detach, nothing; keep, the filter stays and enforces",
+        "When the daemon stops: detach, remove the filter; keep, leave the filter in force",
     )
     .flag("--on-exit", "WHAT")
     .fixed(),
-    key("max_sources", Value::Integer(256, 16_777_216), "262144", "How many sources of each family are remembered")
-        .flag("--max-sources", "N")
-        .more(
-            "The start makes the maps, for as many limits as one source can meet then. A reload that adds limits \
+    key(
+        "max_sources",
+        Value::Integer(256, 16_777_216),
+        "262144",
+        "Maximum number of sources in memory for each address family",
+    )
+    .flag("--max-sources", "N")
+    .more(
+        "The start creates the maps, for the limits that one source can meet then. A reload that adds limits \
              leaves room for fewer sources, and says so.",
-        )
-        .fixed(),
+    )
+    .fixed(),
     key(
         "socket",
         Value::Text("path of at most 107 bytes"),
@@ -80,7 +85,7 @@ pub const TOP: &[Key] = &[
         "Path of the control socket",
     )
     .flag("--socket", "PATH")
-    .more("As a flag also `RATELIMITD_SOCKET`.")
+    .more("The environment variable `RATELIMITD_SOCKET` replaces the flag.")
     .fixed(),
     key(
         "listen",
@@ -89,26 +94,26 @@ pub const TOP: &[Key] = &[
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
     .flag("--listen", "ADDR:PORT")
-    .more("On a loopback address, or with TLS, also the web page, which `ratelimitd web-token` opens.")
+    .more("On a loopback address, or with TLS, it serves the web page too, which `ratelimitd web-token` opens.")
     .fixed(),
     key(
         "tls_cert_file",
         Value::Text("path of a PEM file"),
         "none",
-        "Serve listen by TLS alone, with this certificate and what it is signed by",
+        "Serve listen only by TLS, with this certificate and its chain",
     )
     .flag("--tls-cert-file", "PATH")
-    .more("The server's own first. Relative to the file that names it. A reload reads it anew.")
+    .more("The server's certificate comes first. A relative path starts at the file that names it. A reload reads it.")
     .fixed(),
     key("tls_key_file", Value::Text("path of a PEM file"), "tls_cert_file", "The private key of tls_cert_file")
         .flag("--tls-key-file", "PATH")
-        .more("Without a password; for root alone to read.")
+        .more("It must have no password, and only root should be able to read it.")
         .fixed(),
     key(
         "insecure_web",
         Value::Boolean,
         "false",
-        "Serve the web page, unencrypted, also where listen is no loopback address",
+        "Serve the web page unencrypted even if listen is not a loopback address",
     )
     .switch("--insecure-web", "true", None)
     .more("Who can read the traffic can take a session over. TLS, or an SSH tunnel to a loopback address, is safer.")
@@ -128,12 +133,12 @@ pub const TOP: &[Key] = &[
         "bogons",
         Value::Choice(&["pass", "drop", "drop-private"]),
         "\"pass\"",
-        "Sources that no host has, as 127.0.0.1 and multicast: pass, like any other; drop, denied; drop-private, and \
-         private networks too",
+        "Impossible sources, such as 127.0.0.1 and multicast: pass, like any other; drop, deny them; drop-private, \
+         deny private networks too",
     )
     .more(
-        "They are a list of `deny` by the name `bogons`; all of `allow` overrides it. Link-local, 6to4 and NAT64 \
-         addresses may be real, and are in neither.",
+        "They are a list of `deny` with the name `bogons`; every entry of `allow` overrides it. Link-local, 6to4 and \
+         NAT64 addresses may be real, so neither choice contains them.",
     ),
 ];
 
@@ -175,8 +180,8 @@ pub const RULE: &[Key] = &[
     )
     .flags("--limit", "N/DUR")
     .more(
-        "`per list` is for all sources of the list in `from`. With an access_log also of some requests alone: \
-         `\"20/10m status=401,403\"`, `\"5/1m path=/login method=POST\"`. See [Limits](#limits), \
+        "`per list` counts all sources of the list in `from` together. With an access_log a limit can count only some \
+         requests: `\"20/10m status=401,403\"`, `\"5/1m path=/login method=POST\"`. See [Limits](#limits), \
          [GROUPS.md](GROUPS.md), [ACCESS-LOG.md](ACCESS-LOG.md#limits-by-status-path-and-method).",
     ),
     key(
@@ -202,7 +207,7 @@ pub const RULE: &[Key] = &[
         "Form of the window: strict, never more than N in any DUR; lenient, up to 2N where two windows meet",
     )
     .flag("--window", "FORM")
-    .more("For `algorithm = \"buckets\"` alone."),
+    .more("Only for `algorithm = \"buckets\"`."),
     key("burst", Value::Other("amount"), "N", "With buckets, the most in one bucket; with gcra, the most at once")
         .more("It holds for each limit of the rule."),
     key(
@@ -216,7 +221,7 @@ pub const RULE: &[Key] = &[
         "refuse",
         Value::Choice(&["excess", "all"]),
         "\"excess\"",
-        "What is dropped of a source over a limit: excess, what is over it; all, every packet to these ports",
+        "What to drop once a source is over a limit: excess, only what exceeds it; all, every packet to these ports",
     )
     .flag("--refuse", "WHAT")
     .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
@@ -225,18 +230,19 @@ pub const RULE: &[Key] = &[
         Value::Choice(&["drop", "reset", "429"]),
         "\"drop\"",
         "How a client learns that it is refused: drop, it waits, and is reset within two seconds; reset, its \
-        connection is reset, and a connection over a limit of connections is refused; 429, likewise, but a request of HTTP/1 in the clear is answered by a page",
+         connection is reset, and a connection over a limit of connections is refused; 429, as with reset, but a \
+         clear-text HTTP/1 request gets a page",
     )
     .more(
-        "`reset` and `429` are for TCP that is verified; UDP, fragments and what can be forged are dropped. SYNs and \
-         requests are answered in native mode alone. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
+        "`reset` and `429` apply to verified TCP; UDP, fragments and unverified packets are dropped. SYNs and \
+         requests are answered only in native mode. See [what clients see](OPERATIONS.md#what-a-refused-client-sees).",
     ),
     key(
         "access_log",
         Value::List("list of at most 8 paths, or `\"unix:/PATH group=NAME\"`"),
         "none",
-        "The server's access log: a path, or unix:/PATH for a socket. Requests that it has and the kernel did not \
-        count are charged",
+        "The server's access log: a path, or unix:/PATH for a socket. Its requests that the kernel did not count are \
+         charged",
     )
     .flags("--access-log", "PATH")
     .more(
@@ -247,11 +253,12 @@ pub const RULE: &[Key] = &[
         "guard",
         Value::Choice(&["auto", "off"]),
         "\"auto\"",
-        "Whether a limit of requests also bounds what is no request",
+        "Whether a limit of requests also bounds traffic without requests",
     )
     .more(
-        "With `auto` and N requests: 2N connections without a request, 64N segments that begin none (at least 16384), \
-             and 16384N datagrams of QUIC that are none (at least 4194304). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
+        "With `auto` and N requests: 2N connections without a request, 64N segments that begin no request (at least \
+         16384), and 16384N QUIC datagrams that are no request (at least 4194304). `off`, or `refuse = \"all\"`: only \
+         requests. See [the guard](COUNTING.md#the-guard).",
     ),
     key(
         "block_for",
@@ -268,19 +275,19 @@ pub const RULE: &[Key] = &[
         "forget_after",
         Value::Other("time of 1s to 30d"),
         "\"24h\"",
-        "After so long without a ban the next one is the first again",
+        "Time without a ban after which the next ban is the first again",
     ),
     key(
         "block_prefix_after",
         Value::Integer(2, 256),
         "off",
-        "Deny a /24 or /56 once so many of its sources are banned, for as long as the rule bans then",
+        "Deny a /24 or /56 once this many of its sources are banned, for as long as a ban of the rule",
     )
     .more(
-        "A ban counts until `forget_after` is over. The prefix is denied by an entry of `ratelimitd/RULE`, which `list` \
-         shows and `unblock` removes; a file without the key leaves it until its end. No prefix is denied that holds, or \
-         lies in, what is allowed, nor one of a gateway, a resolver or a login that systemd-logind knows. What begins \
-         while a file is on trial does not count, nor what a start finds. A /24 of a cloud or a mobile network has many \
+        "A ban counts until `forget_after` is over. The denial is an entry of `ratelimitd/RULE`, which `list` shows \
+         and `unblock` removes; a file without the key leaves it until its end. A prefix is never denied if it \
+         overlaps an allowed prefix, or contains a gateway, a resolver or a login that systemd-logind knows. Bans \
+         that begin during a trial, or that a start finds, do not count. A /24 of a cloud or a mobile network has many \
          customers: choose the number by `stats`.",
     ),
     key(
@@ -289,9 +296,10 @@ pub const RULE: &[Key] = &[
         "false",
         "Whether unverified traffic bans too: connection attempts and datagrams",
     )
-    .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
+    .more("For a host that forwards to others and does not have their connections. See [bans](FLOODS.md#bans)."),
     key("block_kill", Value::Boolean, "false", "Whether a ban ends the source's open connections to these ports").more(
-        "At most 1000 a second. Others stay open, and starve. See [closing](OPERATIONS.md#end-open-connections).",
+        "At most 1000 a second. Others stay open, but their packets are dropped. See \
+         [closing](OPERATIONS.md#end-open-connections).",
     ),
     key(
         "shadow_limits",
@@ -306,10 +314,10 @@ pub const RULE: &[Key] = &[
         "Other amounts of these limits that `ratelimitd suggest` tries",
     )
     .more(
-        "A candidate has window and unit of one of the rule's limits. It takes no room in the kernel. A reload \
-             that changes it counts it anew and keeps everything else that was observed.",
+        "A candidate has the window and unit of one of the rule's limits. It needs no memory in the kernel. A reload \
+         that changes it resets its counts and keeps all other observations.",
     ),
-    key("under_attack_ok", Value::Boolean, "false", "Whether the breaker leaves this rule alone"),
+    key("under_attack_ok", Value::Boolean, "false", "Whether the breaker ignores this rule"),
     key(
         "new_sources",
         Value::Other("amount and time of 1s to 1m"),
@@ -326,33 +334,33 @@ pub const RULE: &[Key] = &[
     )
     .flag("--quic-ports", "LIST")
     .more(
-        "On a QUIC port an Initial opens a connection, and the size of a datagram tells requests. On others the \
-         first datagram of a flow opens one.",
+        "On a QUIC port an Initial opens a connection, and requests are recognized by the size of a datagram. On \
+         other ports the first datagram of a flow opens a connection.",
     ),
     key(
         "unparsable",
         Value::Choice(&["drop", "count"]),
         "\"drop\"",
-        "What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each \
-        as a request that opens a connection",
+        "What to do with packets that cannot be parsed, such as after nine IPv6 extension headers: drop; count, each \
+         as a request that opens a connection",
     )
     .flag("--unparsable", "WHAT")
     .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
-    key("fleet", Value::Boolean, "`true` where there is `[fleet]`", "Whether the hosts of the fleet share its limits")
+    key("fleet", Value::Boolean, "`true` if there is `[fleet]`", "Whether the hosts of the fleet share its limits")
         .more("Not with `algorithm = \"gcra\"`. See [FLEET.md](FLEET.md)."),
     key(
         "fleet_sum",
         Value::Choice(&["verified", "all"]),
         "\"verified\"",
-        "What of the other hosts' traffic counts here: verified, what an open connection proves; all, also what can \
-        be forged",
+        "Which traffic of other hosts counts here: verified, only of established connections; all, also unverified \
+         traffic",
     )
-    .more("With `all` one forged flood takes its victim's share at all hosts."),
+    .more("With `all` one forged flood uses up its victim's limit on all hosts."),
 ];
 
 /// Under `[[rule.override]]`.
 pub const OVERRIDE: &[Key] = &[
-    key("name", Value::Other("as of a rule"), "its place", "The end of its name, `RULE:NAME`"),
+    key("name", Value::Other("as of a rule"), "its place", "Last part of its name, `RULE:NAME`"),
     key("from", PREFIXES, "required", "The sources that the override is for"),
     key("limits", LIMITS, "required", "Their limits"),
     key("algorithm", Value::Choice(&["buckets", "fixed", "gcra"]), "the rule's", "As of a rule"),
@@ -360,7 +368,7 @@ pub const OVERRIDE: &[Key] = &[
     key("burst", Value::Other("amount"), "N", "As of a rule"),
     key("until", Value::Other("date, or time with an offset"), "never", "When it ends")
         .more("A date counts to its end in UTC. A time: `2027-03-31T18:00:00Z`."),
-    key("note", Value::Other("line of at most 200 characters"), "none", "Why it is there, for people"),
+    key("note", Value::Other("line of at most 200 characters"), "none", "Comment for people"),
 ];
 
 /// Under `[safety]`.
@@ -377,19 +385,20 @@ pub const SAFETY: &[Key] = &[
         "breaker",
         Value::Other("`\"1%\"` to `\"99%\"`, or `\"off\"`"),
         "\"off\"",
-        "A rule that drops more than this share of its packets goes over to dry run",
+        "A rule that drops more than this share of its packets falls back to dry run",
     ),
     key(
         "breaker_after",
         Value::Other("time of 5s to 1h"),
         "\"30s\"",
-        "For how long, without a break, it must drop that share",
+        "How long it must drop that share without a break",
     ),
     key(
         "without_daemon",
         Value::Other("`\"enforce\"`, or `\"dry-run after DUR\"` of 2s to 30d"),
         "\"enforce\"",
-        "What a filter does whose daemon is gone or hangs: enforce, for good; or drop nothing once that lasts DUR",
+        "What a filter does while its daemon is gone or hangs: enforce, without end; or drop nothing once that lasts \
+         DUR",
     )
     .more(
         "For `on_exit = \"keep\"`. The packet path counts what it would drop, and bans nobody. It enforces again at \
@@ -399,40 +408,35 @@ pub const SAFETY: &[Key] = &[
         "deny_list_share",
         Value::Other("`\"1%\"` to `\"100%\"`, or `\"off\"`"),
         "\"5%\"",
-        "How much of IPv4 unicast, and of 2000::/3, one list file of `deny` may cover",
+        "Maximum share of IPv4 unicast, and of 2000::/3, that one list file of `deny` may cover",
     )
     .more("A version that covers more is not put in force until `ratelimitd lists accept FILE`."),
     key(
         "deny_list_growth",
         Value::Other("`\"2x\"` to `\"1000x\"`, or `\"off\"`"),
         "\"2x\"",
-        "By which factor the addresses that such a list covers may grow from one version to the next",
+        "Maximum factor by which the addresses of such a list may grow from one version to the next",
     )
     .more("A list that covers no more than a /16 of IPv4 and a /32 of IPv6 may grow by any factor."),
 ];
 
 /// Under `[history]`.
 pub const HISTORY: &[Key] = &[
-    key(
-        "enabled",
-        Value::Boolean,
-        "true",
-        "Whether it is remembered who was refused and banned, and what commands did",
-    ),
+    key("enabled", Value::Boolean, "true", "Whether refusals, bans and commands are recorded"),
     key(
         "path",
-        Value::Text("path from `/` on"),
+        Value::Text("absolute path"),
         "`history.db` in `/var/lib/ratelimitd`",
-        "The database, an SQLite file for root alone",
+        "The database, an SQLite file that only root can read",
     )
     .more("The environment variable `RATELIMITD_STATE_DIR` names another directory."),
-    key("keep", Value::Other("time of 1h to 3660d"), "\"30d\"", "How long what has ended is kept")
+    key("keep", Value::Other("time of 1h to 3660d"), "\"30d\"", "How long ended records are kept")
         .more("Totals of each hour are kept for 31 days at least, those of each day for two years."),
-    key("max_size", Value::Other("size of 1MB to 1TB"), "\"256MB\"", "How large the database may be")
-        .more("What goes first is said below."),
-    key("mask_ipv4", Value::Integer(0, 32), "32", "How many bits of an IPv4 address are kept")
-        .more("With 24 the history has `192.0.2.0/24` for all of its addresses, as one source."),
-    key("mask_ipv6", Value::Integer(0, 128), "128", "How many bits of an IPv6 address are kept"),
+    key("max_size", Value::Other("size of 1MB to 1TB"), "\"256MB\"", "Maximum size of the database")
+        .more("The table below says what is removed first."),
+    key("mask_ipv4", Value::Integer(0, 32), "32", "Number of bits of an IPv4 address that are kept")
+        .more("With 24 the history records `192.0.2.0/24` as one source for all of its addresses."),
+    key("mask_ipv6", Value::Integer(0, 128), "128", "Number of bits of an IPv6 address that are kept"),
 ];
 
 mod fleet;

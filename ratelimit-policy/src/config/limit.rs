@@ -296,7 +296,7 @@ mod tests {
             ("10/1m;60/1h", 5..6, "`;` does not belong in a limit"),
             ("10 requets/1m", 3..10, "`requets` is not a unit"),
             ("10mb/1m", 2..4, "`mb` is not a size"),
-            ("10 requests/1m packets", 15..22, "the unit is said before the window already"),
+            ("10 requests/1m packets", 15..22, "the unit is already given before the window"),
             ("10rps/1m", 5..6, "`/` does not belong in a limit"),
             ("1.000/1m", 1..2, "`.` does not belong in a number"),
             ("10/999ms", 3..8, "the window is too short"),

@@ -98,7 +98,7 @@ pub(super) fn enforced(
         }
         if limits.iter().any(|limit| limit.unit != limits[0].unit) {
             let error = SyntaxError::new(0..written.text.len(), "the limits of this rule count different things");
-            let help = "a burst is an amount of each of them: make them two rules";
+            let help = "a burst is an amount of one unit: make them two rules";
             found.push(source.wrong(written, error.with_help(help)));
         }
     }
@@ -155,13 +155,14 @@ fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, 
         let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
         let problem = format!("no limit of this rule counts {unit} in {window}");
         let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
-        let help = format!("a candidate is another amount in the window of a limit; here are {}", limits.join(", "));
+        let help =
+            format!("a candidate is another amount for the window of a limit; the limits are {}", limits.join(", "));
         return Err(SyntaxError::new(span, problem).with_help(help));
     };
     match limit.form {
         WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => Ok(Limit { amount: rate.amount, ..*limit }),
         WindowForm::Gcra => {
-            let problem = format!("{limit} is a leaky bucket, which does not tell what was wanted when");
+            let problem = format!("{limit} is a leaky bucket, which does not record demand over time");
             Err(SyntaxError::new(span, problem)
                 .with_help("leave the candidates out, or choose algorithm = \"buckets\""))
         }
@@ -181,8 +182,10 @@ fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
         Some(written) => {
             let problem = format!("algorithm = \"{}\" has no such choice", algorithm.label());
             let error = SyntaxError::new(0..written.text.len(), problem);
-            Err(source
-                .wrong(written, error.with_help("leave out one of the two; `window` is of algorithm = \"buckets\"")))
+            Err(source.wrong(
+                written,
+                error.with_help("leave out one of the two; `window` belongs to algorithm = \"buckets\""),
+            ))
         }
     }
 }
@@ -291,7 +294,7 @@ fn check_condition(rate: &Rate, form: WindowForm, kind: Kind<'_>, span: Range<us
             Err(SyntaxError::new(span, problem).with_help("try it in a rule with mode = \"dry-run\""))
         }
         Kind::Enforced { .. } if form == WindowForm::Gcra => {
-            let problem = "a limit with conditions is charged in buckets, which algorithm = \"gcra\" has none of";
+            let problem = "a limit with conditions is charged in buckets, and algorithm = \"gcra\" has none";
             Err(SyntaxError::new(span, problem).with_help("choose algorithm = \"buckets\""))
         }
         Kind::Enforced { .. } => Ok(()),
@@ -350,7 +353,7 @@ fn shared_slot(span: Range<usize>, other: Limit, limit: Limit) -> SyntaxError {
     let unit = unit_label(limit.unit);
     if (other.unit, other.window_ns, other.per) == (limit.unit, limit.window_ns, limit.per) {
         let problem = format!("there is a limit of {unit} for this window already: {}{}", other.rate(), other.per);
-        return SyntaxError::new(span, problem).with_help("keep the smaller one: it is the one that holds");
+        return SyntaxError::new(span, problem).with_help("keep the smaller one: only it has an effect");
     }
     if (other.unit, other.bucket_ns, other.per) == (limit.unit, limit.bucket_ns, limit.per) {
         let length = duration::words(limit.bucket_ns);

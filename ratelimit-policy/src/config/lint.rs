@@ -51,7 +51,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
             ));
             if rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
                 warnings.push(format!(
-                    "rule {}: on port 22 whatever is typed counts as requests: count connections there",
+                    "rule {}: on port 22 keystrokes count as requests: count connections there",
                     rule.name
                 ));
             }
@@ -93,7 +93,8 @@ fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
     let mut warnings = Vec::new();
     if fleet.secret_file.is_none() {
         warnings.push(
-            "the fleet has no secret: all that reach its store can read the addresses and forge bans; set secret_file"
+            "the fleet has no secret: everyone who reaches its store can read the addresses and forge bans; set \
+             secret_file"
                 .to_owned(),
         );
     }
@@ -103,7 +104,7 @@ fn of_fleet(config: &Config, fleet: &Fleet) -> Vec<String> {
     });
     warnings.extend(short);
     if config.policy.fleet_limits().next().is_none() {
-        warnings.push("no rule's limits are shared: the fleet carries bans alone".to_owned());
+        warnings.push("no rule shares its limits: the fleet shares only bans".to_owned());
     }
     warnings
 }
@@ -138,7 +139,7 @@ fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
     let parent = rules.iter().find(|rule| rule.name == parent)?;
     let prefix = overlap::outside(&rule.from, &parent.from).next()?;
     Some(format!(
-        "rule {}: {prefix} is no source of rule {}, and is limited by its override all the same",
+        "rule {}: {prefix} is outside the sources of rule {}, but its override limits it anyway",
         rule.name, parent.name
     ))
 }
@@ -195,10 +196,9 @@ fn of_groups(rule: &Rule, is_in_fleet: bool) -> Vec<String> {
     let groups: Vec<&Limit> = rule.limits.iter().filter(|limit| limit.per != Per::Source).collect();
     let mut warnings = Vec::new();
     if rule.bans.is_some() && groups.len() == rule.limits.len() {
-        warnings
-            .push(format!("rule {}: it bans nobody: a source is banned for exceeding a limit of its own", rule.name));
+        warnings.push(format!("rule {}: it bans nobody: only limits of each source ban", rule.name));
     }
-    let is_alone = |limit: &&Limit| format!("rule {}: {limit}: each host of the fleet holds it by itself", rule.name);
+    let is_alone = |limit: &&Limit| format!("rule {}: {limit}: each host of the fleet limits it alone", rule.name);
     warnings.extend(groups.iter().filter(|_| is_in_fleet).map(is_alone));
     warnings
 }
@@ -291,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_further_than_web_ports_is_said() {
+    fn rules_that_reach_beyond_web_ports_are_warned_about() {
         let mut config = limited("1000/5m");
         assert!(warnings(&config, Nanos(0)).is_empty());
         config.policy.rules[0].ports.tcp.push((20, 30));
         config.policy.ipv6_prefix = 128;
         config.policy.rules[0].mode = Mode::DryRun;
         let found = warnings(&config, Nanos(0)).join("\n");
-        for part in ["your own SSH logins", "on port 22 whatever is typed", "/128", "DRY RUN"] {
+        for part in ["your own SSH logins", "on port 22 keystrokes", "/128", "DRY RUN"] {
             assert!(found.contains(part), "{part}: {found}");
         }
     }
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forged_syns_would_end_and_prefixes_that_are_never_denied_are_said() {
+    fn forged_syn_resets_and_never_denied_prefixes_are_warned_about() {
         let found = |lines: &str| {
             let contents = format!("interfaces = [\"eth0\"]\n[rule]\n{lines}\n");
             let config = file::parse(Path::new("r.toml"), &contents, |_| Err("none".to_owned())).expect(&contents);
@@ -392,7 +392,7 @@ mod tests {
         let found = of_rules(&with("from = [\"192.0.2.7\"]\nuntil = \"2026-01-31\"\n"));
         assert_eq!(found, ["rule web:x: it ended on 2026-02-01T00:00:00Z and limits nothing now"]);
         let found = of_rules(&with("from = [\"198.51.100.7\"]\nuntil = \"2036-01-31\"\n"));
-        assert!(found[0].contains("198.51.100.7/32 is no source of rule web"), "{found:?}");
+        assert!(found[0].contains("198.51.100.7/32 is outside the sources of rule web"), "{found:?}");
         assert!(of_rules(&with("from = [\"192.0.2.7\"]\n")).is_empty());
     }
 

@@ -259,7 +259,7 @@ impl<'a> Lists<'a> {
             Some(Ok(prefixes)) => Ok(prefixes),
             Some(Err(Unread::Wrong(wrong))) => Err(wrong.clone()),
             Some(Err(Unread::Unreadable(reason))) => Err(unreadable(reason).into()),
-            None => Err(unreadable("it was not looked for").into()),
+            None => Err(unreadable("it was not read").into()),
         }
     }
 }

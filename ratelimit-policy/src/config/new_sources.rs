@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
     }
     let Said { amount, amount_span, unit, window_ns, window_span, per, per_at } = read(text)?;
     if per != Per::Source {
-        let error = SyntaxError::new(per_at..text.len(), "a budget of new sources is of the whole rule");
+        let error = SyntaxError::new(per_at..text.len(), "a budget of new sources applies to the whole rule");
         return Err(error.with_help(HELP));
     }
     if unit.is_some() {
@@ -46,7 +46,7 @@ fn check_amount(amount: u64, window_ns: u64) -> Result<(), SyntaxError> {
     }
     let most = window_ns / (SECOND_NS / PER_SECOND_MAX);
     if amount > most {
-        return Err(SyntaxError::new(0..0, "no host is found by so many new sources")
+        return Err(SyntaxError::new(0..0, "no host gets this many new sources")
             .with_help(format!("the most for this time is {most}; without the option there is no budget")));
     }
     Ok(())
@@ -85,7 +85,7 @@ mod tests {
             ("10/999ms", 3..8, "the time is too short"),
             ("10/61s", 3..6, "the time is too long"),
             ("0/s", 0..1, "a budget of 0 would drop every new source"),
-            ("1000001/s", 0..7, "no host is found by so many new sources"),
+            ("1000001/s", 0..7, "no host gets this many new sources"),
         ] {
             let error = parse(text).expect_err(text);
             assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(amount in 1_u64..=1_000_000, seconds in 1_u64..=60) {
+        fn printed_values_parse_back_to_the_same_value(amount in 1_u64..=1_000_000, seconds in 1_u64..=60) {
             let budget = NewSources { amount, window_ns: seconds * SECOND_NS };
             prop_assert_eq!(parse(&budget.to_string()), Ok(budget));
         }

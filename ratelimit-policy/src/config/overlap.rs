@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_lies_outside_is_what_a_look_at_each_pair_says(inner in prefixes(), outer in prefixes()) {
+        fn prefixes_outside_match_a_comparison_of_every_pair(inner in prefixes(), outer in prefixes()) {
             let is_outside = |prefix: &&IpNet| !outer.is_empty() && !outer.iter().any(|of| of.contains(*prefix));
             let expected: Vec<IpNet> = inner.iter().filter(is_outside).copied().collect();
             prop_assert_eq!(outside(&inner, &outer).collect::<Vec<_>>(), expected);

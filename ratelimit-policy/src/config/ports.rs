@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_common_and_what_is_left_is_so_for_every_port(
+        fn common_and_remaining_ports_are_right_for_every_port(
             a in prop::collection::vec((0_u16..60, 0_u16..4), 0..8),
             b in prop::collection::vec((0_u16..60, 0_u16..4), 0..8),
         ) {
@@ -264,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(
+        fn printed_values_parse_back_to_the_same_value(
             ranges in prop::collection::vec((1_u16.., 0_u16..300, 0_u8..3), 1..12),
         ) {
             let items: Vec<_> = ranges

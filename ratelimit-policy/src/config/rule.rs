@@ -205,7 +205,7 @@ impl RuleSettings {
             return Ports { tcp: plain.clone(), udp: plain, other_protocols: false };
         };
         if written.is_empty() {
-            let why = "say which ports it protects, or leave the key out for 80 and 443";
+            let why = "give the ports that it protects, or leave the key out for 80 and 443";
             let missing = context.source.missing("--port", "rule.ports", self.of.as_ref(), why, "[80, 443]");
             context.found.missing("rule.ports", missing);
         }
@@ -260,7 +260,7 @@ impl RuleSettings {
 
     fn limits_of(&self, name: &str, spec: &Spec<'_>, key: &str, context: &mut Context<'_>) -> Vec<Limit> {
         if spec.limits.is_empty() {
-            let why = "say how much one source may do in how much time";
+            let why = "give an amount and a time for each source";
             let missing = context.source.missing("--limit", key, self.of.as_ref(), why, "[\"1000/5m\"]");
             context.found.missing(key, missing);
         }
@@ -271,7 +271,7 @@ impl RuleSettings {
     /// everyone. If a start left the list out, the set is [`NOBODY`], an address that sends nothing.
     fn senders(&self, written: &[Written], key: &str, context: &mut Context<'_>) -> Vec<IpNet> {
         let Some(last) = written.last() else {
-            let why = "say whose packets it is for";
+            let why = "give the sources that it applies to";
             let missing = context.source.missing(key, key, self.of.as_ref(), why, "[\"192.0.2.0/24\"]");
             context.found.missing(key, missing);
             return Vec::new();
@@ -292,7 +292,7 @@ impl RuleSettings {
     fn receivers(&self, source: &Source, found: &mut Found) -> Vec<IpNet> {
         let Some(written) = self.values.list("to") else { return Vec::new() };
         if written.is_empty() {
-            let why = "say which addresses of this host it is for, or leave the key out for all";
+            let why = "give the addresses of this host that it applies to, or leave the key out for all";
             let missing = source.missing("rule.to", "rule.to", self.of.as_ref(), why, "[\"203.0.113.5\"]");
             found.missing("rule.to", missing);
         }
@@ -307,7 +307,7 @@ impl RuleSettings {
         let written = self.values.one("block_kill");
         let has_none = self.values.all("block_for").is_empty();
         if let Some(written) = written.filter(|_| has_none) {
-            found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could end connections")));
+            found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         }
         found.keep(source.is_set(written, false)).unwrap_or(false)
     }
@@ -320,16 +320,16 @@ impl RuleSettings {
             if steps_ns.len() > BAN_STEPS_MAX {
                 let problem = format!("there are at most {BAN_STEPS_MAX} bans of growing length");
                 let error = SyntaxError::new(0..written.text.len(), problem);
-                found.push(source.wrong(written, error.with_help("the last one is for all after it")));
+                found.push(source.wrong(written, error.with_help("later bans have the last length")));
                 break;
             }
         }
         let has_none = self.values.all("block_for").is_empty();
         let forget_ns = found.keep(source.read_if(self.values.one("forget_after"), |text| {
-            if has_none { Err(without_ban(text, "there is no ban to forget")) } else { ban_length(text) }
+            if has_none { Err(without_ban(text, "the rule has no bans to forget")) } else { ban_length(text) }
         }));
         if let Some(written) = self.values.one("ban_unproven").filter(|_| has_none) {
-            found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
+            found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         }
         let without_proof = found.keep(source.is_set(self.values.one("ban_unproven"), false)).unwrap_or(false);
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
@@ -341,8 +341,7 @@ impl RuleSettings {
     fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
         let written = self.values.one("block_prefix_after")?;
         if self.values.all("block_for").is_empty() {
-            found
-                .push(source.wrong(written, without_ban(&written.text, "there is no ban that could grow to a prefix")));
+            found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
             let error = SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
             found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));
@@ -383,7 +382,7 @@ impl Context<'_> {
 
 /// Returns the error for a ban setting in a rule without bans.
 fn without_ban(text: &str, problem: &str) -> SyntaxError {
-    SyntaxError::new(0..text.len(), problem).with_help("say how long a source is banned: block_for = \"10m\"")
+    SyntaxError::new(0..text.len(), problem).with_help("give the length of a ban: block_for = \"10m\"")
 }
 
 fn ban_steps(text: &str, mut previous_ns: Option<u64>) -> Result<Vec<u64>, SyntaxError> {
@@ -414,7 +413,7 @@ fn taken_name(name: &str) -> SyntaxError {
     // The user wrote only the last part of an override's name.
     let written = name.rsplit(':').next().unwrap_or(name);
     SyntaxError::new(0..written.len(), format!("there is a rule {name} already"))
-        .with_help("names tell rules apart in statistics, and counts are found again by them")
+        .with_help("statistics and reloads identify rules by their names")
 }
 
 fn check_note(text: &str) -> Result<(), SyntaxError> {

@@ -150,7 +150,8 @@ impl Settings {
             }
             if bytes > LISTS_BYTES_MAX {
                 let problem = format!("with this file the list files are longer than {LISTS_BYTES_MAX} bytes together");
-                let error = SyntaxError::new(0..entry.text.len(), problem).with_help("leave out what others hold too");
+                let error = SyntaxError::new(0..entry.text.len(), problem)
+                    .with_help("leave out entries that other files have too");
                 return Err(self.source.wrong(entry, error));
             }
             files.insert(path, Named { by, contents });
@@ -268,9 +269,9 @@ impl Settings {
             self.rules.iter().rev().find_map(|rule| rule.values.one("name").or(rule.values.all("limits").first()));
         match last {
             Some(written) if count > RULES_MAX => {
-                let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
+                let problem = format!("there are {count} rules, including overrides, and the maximum is {RULES_MAX}");
                 let error = SyntaxError::new(0..written.text.len(), problem);
-                Err(self.source.wrong(written, error.with_help("join rules that differ in their prefixes only")))
+                Err(self.source.wrong(written, error.with_help("join rules that differ only in their prefixes")))
             }
             _ => Ok(()),
         }

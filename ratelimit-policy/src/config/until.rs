@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_told_how_one_is_written() {
+    fn an_invalid_date_is_refused_with_a_valid_example() {
         for (text, problem, help) in [
             ("", "`` is not a date", "2027-03-31"),
             ("31.3.2027", "`31.3.2027` is not a date", "2027-03-31"),

@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str) -> Result<Option<u64>, SyntaxError> {
     let whole = || 0..text.len();
     let Some(after) = text.strip_prefix(DRY_RUN_AFTER) else {
         let help = near_miss(text, [ENFORCE]).map(|meant| format!("did you mean `{meant}`?"));
-        let error = SyntaxError::new(whole(), format!("`{text}` does not say what happens without a daemon"));
+        let error = SyntaxError::new(whole(), format!("`{text}` is not a choice here"));
         return Err(error.with_help(HELP).with_help_if(help));
     };
     let Ok(after_ns) = duration::parse(after) else {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_enforces_for_good_or_for_two_seconds_to_thirty_days() {
+    fn enforcement_without_a_daemon_is_permanent_or_2_seconds_to_30_days() {
         assert_eq!(parse("enforce").unwrap(), None);
         for (text, seconds) in [("2s", 2), ("90s", 90), ("1h", 3_600), ("30d", 30 * 86_400)] {
             let read = parse(&format!("dry-run after {text}")).unwrap();

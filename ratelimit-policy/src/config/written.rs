@@ -112,7 +112,7 @@ impl Source {
         let (Origin::Key { key: name, .. } | Origin::Flag(name)) = &written.origin;
         // Errors about addresses (`url`) already leave the password out.
         if !matches!(*name, "url" | "--fleet") && written.text.split_once("://").is_some_and(|of| of.1.contains('@')) {
-            "what stands there may hold a password, and is not repeated".clone_into(&mut error.problem);
+            "the value is not shown, because it may contain a password".clone_into(&mut error.problem);
         }
         let help = error.help.into_iter().collect();
         match (&written.origin, self) {

@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decides_is_the_longest_that_holds_and_ends_when_no_other_says_the_same(
+        fn the_longest_valid_prefix_decides_until_its_grant_changes(
             access in access(), address in 0_u32..64, now in 0_u64..4,
         ) {
             let policy = Policy { ipv4_prefix: 32, ipv6_prefix: 64, access, rules: Vec::new() };
@@ -112,7 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_within_is_found_in_order(access in access(), address in 0_u32..64, length in 26_u8..=32) {
+        fn entries_within_a_prefix_are_found_in_order(access in access(), address in 0_u32..64, length in 26_u8..=32) {
             let whole = IpNet::new(IpAddr::from((0x0a00_0000 | address).to_be_bytes()), length).unwrap().trunc();
             let policy = Policy { ipv4_prefix: 32, ipv6_prefix: 64, access, rules: Vec::new() };
             let all: Vec<_> = policy.access.iter().filter(|of| whole.contains(&of.prefix)).collect();

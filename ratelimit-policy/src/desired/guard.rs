@@ -67,7 +67,7 @@ mod tests {
     use crate::fixture::{limit, policy};
 
     #[test]
-    fn a_rule_has_a_guard_where_it_limits_requests_of_tcp_or_quic_and_does_not_refuse_everything() {
+    fn rules_limiting_tcp_or_quic_requests_have_a_guard_unless_refusing_all() {
         let windows = |change: fn(&mut Rule)| {
             let mut policy = policy(vec![limit(10, Unit::Requests), limit(20, Unit::Connections)]);
             change(&mut policy.rules[0]);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_ports_fit_as_there_is_room_for_each_once_and_one_more_does_not() {
+    fn quic_ports_hold_their_maximum_once_each_and_no_more() {
         let most = [8, 7, 6, 5, 4, 3, 2, 1];
         assert_eq!(QuicPorts::new(&most).map(|ports| ports.to_string()), Some("1,2,3,4,5,6,7,8".to_owned()));
         assert_eq!(QuicPorts::new(&[[443; 9].as_slice(), &[8443, 0]].concat()).unwrap().to_string(), "443,8443");

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_hold_a_password_is_not_repeated_wherever_it_stands() {
+    fn lines_that_may_hold_a_password_are_not_repeated() {
         for (before, line) in [
             ("", "url = \"redis://:hunter2@192.0.2.1"),
             ("[fleet]\n", "url = [\"redis://192.0.2.1\", \"redis://:hunter2@192.0.2.1\"]"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_none_is_shown() {
+    fn lines_without_a_password_are_shown() {
         for (before, line) in [
             ("[fleet]\n", "hosts = 4x"),
             ("[fleet]\n", "interval = 1s"),

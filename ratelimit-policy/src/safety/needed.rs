@@ -33,7 +33,7 @@ impl PassedOver {
             Some((address, what)) => holds(prefix, address, what),
             None => width::objection(prefix, "a list").unwrap_or_default(),
         };
-        format!("{}: {why}: it is passed over; write it into `deny` if it is meant", holder(config, prefix))
+        format!("{}: {why}: it is ignored; to deny it, write it into `deny`", holder(config, prefix))
     }
 
     /// Describes several entries. Only the first few are listed one by one.
@@ -41,7 +41,7 @@ impl PassedOver {
         let more = all.len().saturating_sub(NAMED_MAX);
         let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|of| of.words(config)).collect();
         if more > 0 {
-            lines.push(format!("{more} more entries of list files are passed over"));
+            lines.push(format!("{more} more entries of list files are ignored"));
         }
         lines
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_wide_or_holds_who_is_needed_is_passed_over_and_the_others_hold() {
+    fn list_lines_that_are_too_wide_or_lock_someone_out_are_skipped() {
         for top in ["deny = [\"file:drop.txt\"]", "deny = [\"@bad\"]\n[lists]\nbad = \"file:drop.txt\""] {
             let config = config(top);
             assert_eq!(denied(&config), ["127.0.0.0/8", "224.0.0.0/3"], "{top}");
@@ -179,7 +179,7 @@ mod tests {
                 ("203.0.113.0/24", "holds 203.0.113.6, the fleet's store"),
                 ("2001:db8::/32", "holds 2001:db8::5, an address of this host"),
             ] {
-                let line = format!("(drop.txt): {prefix} {why}: it is passed over; write it into `deny`");
+                let line = format!("(drop.txt): {prefix} {why}: it is ignored; to deny it, write it into `deny`");
                 assert_eq!(words.iter().filter(|of| of.contains(&line)).count(), 1, "{line}: {words:?}");
             }
             assert_eq!(words.len(), 7, "{words:?}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_administrator_writes_himself_or_means_holds() {
+    fn denials_written_or_confirmed_by_the_administrator_hold() {
         let written = config(
             "deny = [\"file:drop.txt\", \"0.0.0.0/1\", \"@own\"]\n[lists]\nown = [\"10.0.0.0/8\", \"192.0.2.0/24\"]",
         );
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_first_are_named_and_the_rest_counted() {
+    fn the_first_skipped_lines_are_named_and_the_others_counted() {
         let many: String = (0..100).map(|at| format!("{}.0.0.0/7\n", at * 2)).collect();
         let text = "interfaces = [\"eth0\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n";
         let config = file::parse(Path::new("r.toml"), text, |_| Ok(many.clone() + "192.0.2.7\n")).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         let words = Around::default().passed_over_words(&config);
         assert_eq!(
             (words.len(), words[NAMED_MAX].as_str()),
-            (NAMED_MAX + 1, "84 more entries of list files are passed over")
+            (NAMED_MAX + 1, "84 more entries of list files are ignored")
         );
     }
 }

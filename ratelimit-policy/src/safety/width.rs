@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_holds_something_too_wide_is_too_wide(bits in any::<u128>(), length in 1..=128_u8) {
+        fn a_prefix_around_a_too_wide_one_is_too_wide(bits in any::<u128>(), length in 1..=128_u8) {
             let v6 = IpNet::new(Ipv6Addr::from(bits).into(), length).unwrap();
             let v4 = IpNet::new(std::net::Ipv4Addr::from((bits >> 96) as u32).into(), length % 33).unwrap();
             for of in [v4, v6] {

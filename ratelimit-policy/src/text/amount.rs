@@ -67,7 +67,7 @@ pub fn number(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
             None | Some('/') => SyntaxError::new(start..start, "the number is missing"),
             Some(c) => SyntaxError::new(scanner.next_span(), format!("`{c}` is not a digit")),
         };
-        return Err(error.with_help("start with how many pass, as in 1000/5m"));
+        return Err(error.with_help("start with the amount, as in 1000/5m"));
     }
     let first_len = digits.len();
     let mut separator = None;
@@ -210,7 +210,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(bytes in any::<u64>(), shift in 0_u32..40) {
+        fn printed_values_parse_back_to_the_same_value(bytes in any::<u64>(), shift in 0_u32..40) {
             let bytes = (bytes >> shift) << shift;
             prop_assert_eq!(parse(&size(bytes)), Ok(Amount::Bytes(bytes)));
         }

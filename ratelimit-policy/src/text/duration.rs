@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_instead_is_the_same_time() {
+    fn suggestions_for_a_wrong_duration_mean_the_same_time() {
         for (text, meant) in [
             ("5M", "`m` (minutes)"),
             ("5 minuts", "`m` (minutes)"),
@@ -230,7 +230,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_read_again(milliseconds in 0_u64..1_000_000_000) {
+        fn printed_values_parse_back_to_the_same_value(milliseconds in 0_u64..1_000_000_000) {
             let duration_ns = milliseconds * 1_000_000;
             prop_assert_eq!(parse(&short(duration_ns)), Ok(duration_ns));
         }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_long_text_is_short() {
+    fn messages_about_a_long_text_are_short() {
         let long = "x".repeat(1 << 20);
         assert_eq!(near_miss(&long, ["limits", "ports"]), None);
         let error = SyntaxError::new(0..1, format!("`{long}` is no limit")).with_help(format!("not {long}"));

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_exemption_takes_out_of_a_denial_is_not_in_effect() {
+    fn an_exempted_part_of_a_denial_is_not_in_effect() {
         let entries = [nested("10.90.0.0/30", Kind::Denied, None), nested("10.90.0.2/32", Kind::Exempt, None)];
         assert_eq!(found(&entries), [("10.90.0.0/31".to_owned(), 0), ("10.90.0.3/32".to_owned(), 0)]);
         let all = [nested("0.0.0.0/0", Kind::Denied, None), nested("128.0.0.0/1", Kind::Exempt, None)];
@@ -313,13 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn of_denials_that_hold_each_other_each_keeps_its_prefix() {
+    fn nested_denials_each_keep_their_prefix() {
         let entries = [nested("10.0.0.0/8", Kind::Denied, Some(9)), nested("10.1.0.0/16", Kind::Denied, None)];
         assert_eq!(found(&entries), [("10.0.0.0/8".to_owned(), 0), ("10.1.0.0/16".to_owned(), 1)]);
     }
 
     #[test]
-    fn an_exemption_is_above_a_denial_and_a_denial_within_it_is_in_effect_until_its_own_end() {
+    fn a_denial_within_an_exemption_is_in_effect_until_its_own_end() {
         let entries = [
             nested("10.0.0.0/8", Kind::Exempt, None),
             nested("10.1.0.0/16", Kind::Denied, Some(5)),

@@ -14,7 +14,7 @@ mod ipset;
 mod nft;
 
 /// Problem of a file that ends within a command.
-const CUT_OFF: &str = "the braces that begin here do not end: the rest is missing";
+const CUT_OFF: &str = "the braces that begin here are not closed: the file is cut off";
 /// Number of bytes from the start of a file by which its kind is recognized.
 const LOOKED_AT: usize = 8192;
 /// Prefix of errors from list files.

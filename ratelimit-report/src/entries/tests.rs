@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_to_ipset_and_nft_denies_every_address_as_long(
+    fn exports_to_ipset_and_nft_deny_every_address_as_long(
         rows in any_rows(),
         last in any::<[u8; 2]>(),
         host in any::<u8>(),
@@ -160,7 +160,7 @@ fn is_denied(report: &ListReport, address: IpAddr) -> bool {
 
 proptest! {
     #[test]
-    fn an_export_has_an_address_in_every_format_where_this_host_denies_it_and_nowhere_else(
+    fn every_export_format_contains_exactly_the_addresses_denied_here(
         report in any_report(),
         host in any::<u8>(),
     ) {
@@ -220,7 +220,7 @@ fn a_list_of_crowdsecs_decisions_ends_as_they_do_and_leaves_out_what_is_over() {
 }
 
 #[test]
-fn what_others_write_is_read() {
+fn formats_of_other_programs_are_read() {
     let text = "create bad hash:net family inet timeout 60\nadd bad 198.51.100.0/24 timeout 60 comment \"why not\"\n\
         add bad 198.51.100.7\nadd element inet t s { 2001:db8::/32 timeout 1h30m expires 9m }\n\
         add element inet t s {\n# why\n\t192.0.2.1 comment \"a, {b} # c\", 192.0.2.2 timeout 1157d12s, # two\n\n192.0.2.3 }\n\
@@ -253,12 +253,12 @@ fn what_others_write_is_read() {
 fn a_script_that_was_cut_off_is_refused_with_where_its_braces_begin() {
     for text in ["192.0.2.9\nadd element inet t s {\n192.0.2.1,\n", "\nadd element inet t s { 192.0.2.1,"] {
         let wrong = import(text, at(0)).unwrap_err().to_string();
-        assert_eq!(wrong, "line 2: the braces that begin here do not end: the rest is missing", "{text}");
+        assert_eq!(wrong, "line 2: the braces that begin here are not closed: the file is cut off", "{text}");
     }
 }
 
 #[test]
-fn nft_is_given_no_number_of_more_digits_than_it_reads_and_no_time_that_it_does_not_count() {
+fn nft_exports_contain_only_numbers_and_times_that_nft_accepts() {
     for (seconds, expected) in [
         (1, " timeout 1s,"),
         (86_399, " timeout 86399s,"),

@@ -16,9 +16,9 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     let of = is_on.then_some(fleet);
     let alone = |value: ConstGauge<u64>| (Labels::new(), value);
     let connected = |of: &Fleet| gauge(u64::from(of.state != FleetState::Away));
-    let help = "Whether the fleet's store answers; else each host holds its limits by itself";
+    let help = "Whether the fleet's store answers in time; otherwise each host enforces its limits alone";
     family(out, "ratelimitd_fleet_connected", help, of.map(|of| alone(connected(of))))?;
-    let help = "Hosts of the fleet heard of in the last minute, this one among them";
+    let help = "Hosts of the fleet heard from in the last minute, including this one";
     family(out, "ratelimitd_fleet_hosts", help, of.map(|of| alone(gauge(of.hosts))))?;
     let answered = of.map(|of| ("ok", of.rounds));
     let failed = of.into_iter().flat_map(|of| &of.failures).map(|(why, count)| (why.as_str(), *count));
@@ -26,22 +26,22 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     family(
         out,
         "ratelimitd_fleet_rounds",
-        "Exchanges with the fleet's store: ok, or what was wrong",
+        "Exchanges with the fleet's store: ok, or the cause of the failure",
         rounds.map(|(outcome, count)| (vec![("outcome", outcome)], ConstCounter::new(count))),
     )?;
-    let help = "How long answered exchanges with the fleet's store took";
+    let help = "Duration of answered exchanges with the fleet's store";
     family(out, "ratelimitd_fleet_round_seconds", help, of.map(|of| (Labels::new(), Histogram(&of.round_seconds))))?;
     type Count = fn(&Fleet) -> u64;
     let counts: [(&str, &str, Count); 3] = [
-        ("ratelimitd_fleet_reports", "Counts of sources that the fleet's store took", |of| of.reports),
+        ("ratelimitd_fleet_reports", "Counts of sources that the fleet's store accepted", |of| of.reports),
         (
             "ratelimitd_fleet_reports_lost",
-            "Counts that were not reported to the fleet, for want of room: they are forgiven",
+            "Counts that were not reported to the fleet for lack of room; other hosts do not count them",
             |of| of.reports_lost,
         ),
         (
             "ratelimitd_fleet_garbage",
-            "Sums from the fleet's store that were more than all hosts can have admitted: they are passed over",
+            "Ignored sums from the fleet's store, because they exceed what all hosts can have admitted",
             |of| of.garbage,
         ),
     ];
@@ -54,12 +54,12 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
     let times: [(&str, &str, Option<f64>); 2] = [
         (
             "ratelimitd_fleet_round_trip_seconds",
-            "The longest that the fleet's store took to answer in the last 30 s",
+            "Longest answer time of the fleet's store in the last 30 s",
             of.and_then(|of| of.round_trip_seconds),
         ),
         (
             "ratelimitd_fleet_delay_seconds",
-            "The longest that a report takes to reach the other hosts: the bound counts what is sent within it",
+            "Longest time that a report takes to reach the other hosts; the bound counts what is sent within it",
             of.and_then(|of| of.delay_seconds),
         ),
     ];
@@ -67,9 +67,9 @@ pub(super) fn metrics(out: &mut DescriptorEncoder<'_>, fleet: &Fleet) -> fmt::Re
         family(out, name, help, seconds.map(|of| (Labels::new(), ConstGauge::new(of))))?;
     }
     let limits = || of.into_iter().flat_map(|of| &of.limits);
-    let help = "The most that the fleet admits of a source in a window of the limit, as things are now";
+    let help = "Maximum that the fleet admits of a source in a window of the limit at present";
     family(out, "ratelimitd_fleet_bound", help, limits().map(|of| (labels(of), gauge(of.bound))))?;
-    let help = "Whether the fleet sums the limit now; else each host holds it by itself";
+    let help = "Whether the fleet sums the limit now; otherwise each host enforces it alone";
     family(out, "ratelimitd_fleet_summed", help, limits().map(|of| (labels(of), gauge(u64::from(of.summed)))))
 }
 

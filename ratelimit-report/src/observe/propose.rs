@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_source_stands_apart_none_is_refused() {
+    fn a_proposal_without_a_gap_is_twice_the_demand_of_all_or_of_most() {
         let even = with(60, &[]);
         let proposal = connections(&even).expect("there are enough");
         assert_eq!((proposal.amount, proposal.sources_blocked, proposal.reason), (200, 0, Reason::TwiceAll));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_a_gap_is_the_smaller_part_and_more_than_a_handful() {
+    fn gaps_leave_at_most_half_of_the_sources_above_and_ignore_small_values() {
         assert_eq!(gaps(&with(20, &[30; 20]), Unit::Connections), []);
         let half: Vec<u64> = std::iter::repeat_n(5, 10).chain(std::iter::repeat_n(500, 10)).collect();
         assert_eq!(gaps(&half, Unit::Connections), [Gap { below: 5, above: 500, sources_above: 10 }]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_few_sources_nothing_is_concluded() {
+    fn too_few_sources_allow_no_conclusion() {
         let few = vec![1; SOURCES_MIN - 1];
         assert_eq!(connections(&few), None);
         assert!(connections(&[few, vec![1]].concat()).is_some());

@@ -285,7 +285,7 @@ fn replay(bench: &mut Bench, events: &[(u64, IpAddr)], then: impl Fn(&mut Bench)
 }
 
 #[test]
-fn the_proposal_of_a_recorded_load_blocks_the_heavy_clients_and_none_of_the_ordinary() {
+fn the_proposal_for_a_recorded_load_blocks_only_the_heavy_clients() {
     for (seed, guess) in [(1, 1000), (2, 20), (3, 100_000), (4, 5)] {
         let events = recorded(seed);
         let mut bench = Bench::new(dry_run(vec![limit(guess, Unit::Connections)]));
@@ -371,7 +371,7 @@ fn no_more_sources_are_observed_than_the_capacity_and_the_rest_are_told() {
 }
 
 #[test]
-fn a_source_that_an_access_log_charges_is_one_though_both_of_its_windows_are_charged() {
+fn a_source_charged_by_an_access_log_is_counted_once_over_both_windows() {
     for (access_logs, expected) in [(vec![AccessLog::File("/log".into())], vec![45]), (Vec::new(), vec![45, 45])] {
         let mut policy = dry_run(vec![limit(100, Unit::Requests)]);
         policy.rules[0].access_logs = access_logs;
@@ -399,7 +399,7 @@ fn buckets_that_went_by_unseen_are_counted() {
 }
 
 #[test]
-fn what_was_refused_before_anybody_looked_is_not_counted() {
+fn refusals_before_the_first_round_are_not_counted() {
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
     let policy = policy(vec![limit(10, Unit::Connections)]);
     datapath.apply(&policy).unwrap();
@@ -454,7 +454,7 @@ fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
 }
 
 #[test]
-fn what_one_limit_refuses_is_wanted_of_the_others_of_its_rule_too() {
+fn a_request_refused_by_one_limit_is_demand_of_the_rules_others_too() {
     for unit in [Unit::Requests, Unit::Connections] {
         let hour =
             Limit { window_ns: 60 * MINUTE_NS, bucket_ns: 10 * MINUTE_NS, buckets: 6, slot: 99, ..limit(60, unit) };
@@ -483,7 +483,7 @@ fn a_refused_request_is_no_connection_and_a_refused_connection_no_request() {
 }
 
 #[test]
-fn what_is_refused_of_bytes_is_as_long_as_what_the_rule_refuses() {
+fn refused_byte_demand_uses_the_size_of_the_rules_refused_packets() {
     let mut bench = Bench::new(dry_run(vec![limit(1000, Unit::Bytes)]));
     bench.send("198.51.100.7", 25);
     bench.round();
@@ -491,7 +491,7 @@ fn what_is_refused_of_bytes_is_as_long_as_what_the_rule_refuses() {
 }
 
 #[test]
-fn where_everything_is_refused_one_of_it_is_known_to_count() {
+fn refuse_all_counts_one_refused_packet_as_demand() {
     for unit in [Unit::Requests, Unit::Connections] {
         let mut policy = policy(vec![limit(10, unit)]);
         policy.rules[0].refuse = Refuse::All;
@@ -514,7 +514,7 @@ fn a_leaky_bucket_is_not_observed() {
 }
 
 #[test]
-fn rounds_are_often_enough_for_the_shortest_bucket_and_seldom_enough_for_the_machine() {
+fn rounds_fit_the_shortest_bucket_and_the_speed_of_the_machine() {
     let of = |limits: Vec<Limit>| {
         let mut observer = Observer::default();
         observer.follow(&policy(limits), &[], 10, START);
@@ -530,7 +530,7 @@ fn rounds_are_often_enough_for_the_shortest_bucket_and_seldom_enough_for_the_mac
 }
 
 #[test]
-fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
+fn demand_of_a_floods_sources_is_kept_and_their_memory_is_freed() {
     const FLOOD: u32 = 40_000;
     let mut bench = Bench::new(dry_run(vec![limit(10, Unit::Connections)]));
     bench.follow(&[], 1 << 18);
@@ -570,7 +570,7 @@ fn of_a_flood_what_its_sources_wanted_is_kept_and_their_memory_returns() {
 }
 
 #[test]
-fn a_request_that_is_sent_again_is_wanted_once_also_where_it_is_admitted_in_a_later_round() {
+fn a_retransmitted_request_is_demand_once_even_if_admitted_later() {
     let of = limit(10, Unit::Requests);
     let mut observer = Observer::default();
     observer.follow(&policy(vec![of]), &[], 2, START);

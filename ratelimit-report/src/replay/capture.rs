@@ -198,7 +198,7 @@ impl CaptureStream {
                     continue;
                 }
                 Err(_) => {
-                    self.why = Some("what follows is damaged");
+                    self.why = Some("the rest of it is damaged");
                     continue;
                 }
             }

@@ -30,7 +30,7 @@ impl Condition {
         match self.0.load(Ordering::Relaxed) {
             WHOLE => None,
             CUT_OFF => Some("its gzip data is cut off"),
-            SHREDDED => Some("its gzip data has more members than content: unpack it by zcat, and pack it anew"),
+            SHREDDED => Some("its gzip data has more members than content: unpack it with zcat, and pack it again"),
             _ => Some("its gzip data is damaged"),
         }
     }

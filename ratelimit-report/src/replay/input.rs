@@ -96,7 +96,7 @@ type Input = Box<dyn io::Read + Send>;
 fn opened(paths: &[PathBuf]) -> Result<Vec<Named>, InputError> {
     let is_stdin = |path: &&PathBuf| path.as_os_str() == "-";
     if paths.iter().filter(is_stdin).count() > 1 {
-        let problem = "it can be read once only".to_owned();
+        let problem = "it can be read only once".to_owned();
         return Err(InputError::Unusable { name: "-".to_owned(), problem, help: "name - once".to_owned() });
     }
     if let Some(twice) = named_twice(paths) {
@@ -159,7 +159,7 @@ pub(super) fn play(
         return Err(unusable(&capture.name, &problem, "replay one, then the other"));
     }
     let Some(mut replay) = begin(kind) else {
-        return Err(unusable(&all, "there is no limit to hold it to", "say one, as in --limit 1000/5m"));
+        return Err(unusable(&all, "there is no limit to judge it by", "give one, as in --limit 1000/5m"));
     };
     let mut next: BinaryHeap<_> =
         streams.iter().enumerate().filter_map(|(at, stream)| Some(Reverse((stream.next()?, at)))).collect();
@@ -236,7 +236,7 @@ impl Stream {
         let of = match format {
             Some(format) => {
                 if let Some(limit) = limits(asked).find(|limit| limit.condition.is_some()) {
-                    let problem = format!("a capture does not tell what the limit {limit} counts");
+                    let problem = format!("the limit {limit} counts what a capture does not show");
                     return Err(unusable(&name, &problem, "replay the server's access log"));
                 }
                 let stream = CaptureStream::new(format, whole).map_err(|error| failed_capture(&name, &error))?;
@@ -316,7 +316,7 @@ impl Stream {
             Of::Capture(capture) => capture.finish().map_err(|error| failed_capture(&name, &error))?,
         };
         if let Some(problem) = condition.as_ref().and_then(Condition::problem) {
-            read.warnings.push(format!("{problem}, and is judged as far as it goes"));
+            read.warnings.push(format!("{problem}, and is judged up to there"));
         }
         let file = FileRead {
             name,
@@ -394,9 +394,9 @@ fn more_than_a_log_tells(asked: &Asked<'_>) -> Option<(String, &'static str)> {
     let other = limits.find(|limit| limit.unit != ratelimit_common::layout::Unit::Requests);
     if let Some(limit) = other {
         let unit = ratelimit_policy::desired::unit_label(limit.unit);
-        let problem = format!("an access log has requests alone, and the limit {limit} counts {unit}");
+        let problem = format!("an access log has only requests, and the limit {limit} counts {unit}");
         return Some((problem, "count requests, or replay a capture: tcpdump -i IF -s 0 -w FILE"));
     }
-    let problem = "an access log does not say to which port a request was sent".to_owned();
+    let problem = "an access log does not have the port of a request".to_owned();
     (asked.ports == Ports::Said).then_some((problem, "leave --port out: every line is judged"))
 }

@@ -144,7 +144,7 @@ impl Parser {
                 let found = Found::of(text)?;
                 stamp = found.stamp().or(stamp);
                 if let Some((source, told)) = of_object(&found) {
-                    let stamp = stamp.ok_or("no name in it has a time that can be read")?;
+                    let stamp = stamp.ok_or("no field has a time that can be read")?;
                     return self.request(Format::Json, is_wrapped, source, told, stamp);
                 }
                 let wrong = "no field has a client's address";
@@ -248,7 +248,7 @@ impl Facts {
         }
         if self.forwarded > 0 {
             remarks.push(format!(
-                "{} X-Forwarded-For alone: the source is the last public address in it; the limiter sees the address \
+                "{} only X-Forwarded-For: the source is the last public address in it; the limiter sees the address \
                  that connects, which may be a proxy",
                 of_lines(self.forwarded, "have", "has")
             ));

@@ -215,7 +215,8 @@ impl Judge {
         warnings.extend(input.warnings());
         if self.unplaced > 0 {
             warnings.push(format!(
-                "not judged, as there is no room for more sources: {}; choose a shorter --ipv4-prefix or --ipv6-prefix",
+                "not judged, because there is no room for more sources: {}; choose a shorter --ipv4-prefix or \
+                 --ipv6-prefix",
                 self.unplaced
             ));
         }
@@ -257,28 +258,28 @@ impl Input {
         let mut warnings = Vec::new();
         if self.cut_off > 0 {
             warnings.push(format!(
-                "packets cut off in the capture: {}. Requests are told by what packets hold, so some may be missing or counted \
-                 twice: capture whole packets (tcpdump -s 0)",
+                "packets cut off in the capture: {}. Requests are recognized by the content of packets, so some may \
+                 be missing or counted twice: capture whole packets (tcpdump -s 0)",
                 self.cut_off
             ));
         }
         if self.out_of_order > 0 {
             warnings.push(match self.kind {
                 Kind::Capture => format!(
-                    "packets older than one before them, and taken to be as late as that: {} (captures of several \
+                    "packets older than an earlier one, judged at the time of that one: {} (captures of several \
                      interfaces or queues are often like this)",
                     self.out_of_order
                 ),
                 Kind::AccessLog => format!(
-                    "lines too far behind younger ones, and taken to be as late as what was judged before: {} (lines are \
-                     put in order of their own time within {} requests; name rotated files each, they are merged by time)",
+                    "lines too far behind younger ones, judged at the time of the line before: {} (lines are sorted \
+                     by time within {} requests; name each rotated file, they are merged by time)",
                     self.out_of_order,
                     order::HELD_MAX
                 ),
             });
         }
         if self.judged == 0 && self.kind == Kind::Capture {
-            warnings.push("no packet was sent to the protected ports: say which they are with --port".to_owned());
+            warnings.push("no packet was sent to the protected ports: name the ports with --port".to_owned());
         }
         warnings
     }

@@ -192,7 +192,7 @@ fn a_capture_is_the_same_in_every_format_and_on_every_link() {
 }
 
 #[test]
-fn what_goes_elsewhere_or_is_no_request_is_not_charged() {
+fn packets_to_other_ports_or_without_a_request_are_not_charged() {
     let frames = [asking(CLIENT, "192.0.2.1:8080", 3), asking("[2001:db8::7]:5", "[2001:db8::1]:443", 2)].concat();
     let of = policy(vec![limit(10, Unit::Requests), limit(100, Unit::Packets), limit(9, Unit::Connections)]);
     let report = replayed(&pcap(1, &frames), &of).unwrap();
@@ -203,7 +203,7 @@ fn what_goes_elsewhere_or_is_no_request_is_not_charged() {
 }
 
 #[test]
-fn what_one_limit_refuses_is_not_charged_to_the_others() {
+fn a_request_refused_by_one_limit_is_not_charged_to_the_others() {
     let frames = asking(CLIENT, SERVER, 5);
     let of = policy(vec![limit(3, Unit::Requests), limit(7, Unit::Packets)]);
     let report = replayed(&pcap(1, &frames), &of).unwrap();
@@ -248,7 +248,7 @@ fn fragment(bits_and_offset: u16, proto: u8) -> Vec<u8> {
 }
 
 #[test]
-fn fragments_of_tcp_are_a_request_each_and_what_cannot_be_parsed_is_dropped_or_one_too() {
+fn tcp_fragments_are_a_request_each_and_unparsable_frames_drop_or_count() {
     const MORE: u16 = 0x2000;
     let mut before_its_ports = fragment(MORE, 6);
     before_its_ports[16..18].copy_from_slice(&27_u16.to_be_bytes());
@@ -263,7 +263,7 @@ fn fragments_of_tcp_are_a_request_each_and_what_cannot_be_parsed_is_dropped_or_o
 }
 
 #[test]
-fn what_looks_like_quic_is_judged_so_on_the_rules_quic_ports_alone() {
+fn quic_lookalikes_are_judged_as_quic_only_on_the_rules_quic_ports() {
     let datagram = |payload: &[u8]| {
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([198, 51, 100, 7], [192, 0, 2, 1], 64);
         let mut frame = Vec::new();
@@ -288,7 +288,7 @@ fn time_of_packets_that_goes_back_stands_still_and_is_counted() {
 }
 
 #[test]
-fn what_cannot_be_replayed_says_what_to_do() {
+fn an_input_that_cannot_be_replayed_is_refused_with_a_remedy() {
     let of = policy(vec![limit(2, Unit::Requests)]);
     let connections = policy(vec![limit(2, Unit::Connections)]);
     let no_header = pcap(1, &[])[..20].to_vec();
@@ -301,7 +301,7 @@ fn what_cannot_be_replayed_says_what_to_do() {
         (&no_header, &of, "header is damaged or cut off"),
         (&pcap(127, &[]), &of, "link of type 127"),
         (b"hello\nworld\n", &of, "no line of it is a request of an access log; line 1: it is"),
-        (&log(&[(0, "192.0.2.7")]), &connections, "an access log has requests alone"),
+        (&log(&[(0, "192.0.2.7")]), &connections, "an access log has only requests"),
     ] {
         match replayed(contents, of) {
             Err(error @ InputError::Unusable { .. }) => assert!(error.to_string().contains(part), "{part}: {error}"),
@@ -311,7 +311,7 @@ fn what_cannot_be_replayed_says_what_to_do() {
 }
 
 #[test]
-fn gzip_data_of_members_without_content_is_refused_and_no_more_than_some_of_them_are_unpacked() {
+fn gzip_members_without_content_are_refused_after_a_bounded_number() {
     let gzip = |contents: &[u8]| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut encoder, contents).unwrap();
@@ -321,7 +321,7 @@ fn gzip_data_of_members_without_content_is_refused_and_no_more_than_some_of_them
     let line = log(&[(0, "192.0.2.7")]);
     let (empty, began) = (gzip(b"").repeat(300_000), std::time::Instant::now());
     let error = replayed(&empty, &of).unwrap_err().to_string();
-    assert!(error.starts_with("it: its gzip data has more members than content: unpack it by zcat"), "{error}");
+    assert!(error.starts_with("it: its gzip data has more members than content: unpack it with zcat"), "{error}");
     assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
     let behind = replayed(&[gzip(&line), empty].concat(), &of).unwrap();
     assert!(behind.input.judged == 1 && behind.warnings[0].contains("more members than content"), "{behind:?}");
@@ -342,7 +342,7 @@ fn lines_that_cannot_be_read_are_left_out_and_named_by_their_number() {
 }
 
 #[test]
-fn what_a_client_may_write_into_a_log_refuses_none_of_it() {
+fn text_that_clients_can_write_makes_no_log_unreadable() {
     let of = policy(vec![limit(9, Unit::Requests)]);
     let lines = log(&[(0, "192.0.2.7"), (1, "192.0.2.8")]);
     let after = |before: &[u8]| [before, &lines].concat();
@@ -409,7 +409,7 @@ fn each_request_that_comes_with_a_syn_counts_and_what_follows_is_not_known_by_it
 }
 
 #[test]
-fn where_everything_is_refused_so_is_what_no_limit_counts() {
+fn refuse_all_refuses_uncounted_packets_too() {
     let len = u32::try_from(GET.len()).unwrap();
     let of = |sequence, acknowledged, payload: &[u8]| tcp(CLIENT, SERVER, sequence, acknowledged, payload);
     let frames = [of(1, 1, GET), of(1 + len, 501, GET), of(1 + 2 * len, 501, b"")];
@@ -420,7 +420,7 @@ fn where_everything_is_refused_so_is_what_no_limit_counts() {
 }
 
 #[test]
-fn what_a_budget_of_new_sources_drops_is_not_admitted() {
+fn packets_dropped_by_a_new_source_budget_are_not_admitted() {
     let mut of = policy(vec![limit(5, Unit::Requests)]);
     of.rules[0].new_sources = Some(ratelimit_policy::desired::NewSources { amount: 1, window_ns: 60 * SECOND_NS });
     let mut judge = Judge::new(&of).unwrap();
@@ -505,7 +505,7 @@ proptest! {
     }
 
     #[test]
-    fn what_another_limit_would_have_refused_is_what_it_refuses(
+    fn predicted_refusals_of_another_limit_match_its_replay(
         steps in proptest::collection::vec((0_u64..900, 0_u8..3), 1..200),
         is_lenient in any::<bool>(),
         gap in 0_u64..100_000,
@@ -535,7 +535,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_becomes_of_a_log_each_of_its_lines_is_judged_or_left_out(
+    fn every_line_of_a_damaged_log_is_judged_or_left_out(
         picked in proptest::collection::vec((0..LOGS.len(), any::<prop::sample::Index>(), any::<u8>(), 0_u8..5), 1..4),
         bytes in proptest::collection::vec(any::<u8>(), 0..40),
         is_packed in any::<bool>(),

@@ -147,7 +147,7 @@ fn rule_step(rule: &desired::Rule, sent: &Sent, now: Nanos) -> Step {
         Some(Mismatch::From) => format!("does not match: it is for packets from {}", some_of(&rule.from)),
         Some(Mismatch::To) => format!("does not match: it is for packets to {}", some_of(&rule.to)),
         Some(Mismatch::ToUnknown) => {
-            format!("passed over: it is for packets to {}; say which with --to-address", some_of(&rule.to))
+            format!("skipped: it is for packets to {}; give the address with --to-address", some_of(&rule.to))
         }
     };
     Step::new(format!("rule {}", rule.name), StepOutcome::GoesOn, why)
@@ -181,14 +181,14 @@ fn limit_step(limit: &desired::Limit, of: &WindowState) -> Step {
     let at = format!("limit {limit}");
     if of.is_cached_drop {
         let why = format!(
-            "{used}, and its drop-cache entry drops it for the next {}",
+            "{used}, and a drop-cache entry drops its packets for the next {}",
             seconds_left(Nanos(of.retry.after_ns), Nanos(0))
         );
         Step::new(at, StepOutcome::Drops, why)
     } else if of.over {
         Step::new(at, StepOutcome::Drops, format!("{used}: at the limit"))
     } else {
-        Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room"))
+        Step::new(at, StepOutcome::GoesOn, format!("{used}: within the limit"))
     }
 }
 
@@ -198,7 +198,7 @@ fn guard_step(of: &GuardStanding<'_>) -> Step {
     if of.is_over() {
         Step::new(at, StepOutcome::Drops, format!("{used}: at the limit"))
     } else {
-        Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing"))
+        Step::new(at, StepOutcome::GoesOn, format!("{used}: refuses nothing"))
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
                 "rule default: judges it: ports 80,443",
                 "access: neither allowed nor denied",
                 "bans: not banned by this rule",
-                "limit 2/5m connections: 1 of 2 used: there is room",
+                "limit 2/5m connections: 1 of 2 used: within the limit",
             ]
         );
         assert_eq!(
@@ -270,7 +270,9 @@ mod tests {
         kernel.evict_windows("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
         let cached = report(0);
         assert_eq!((cached.verdict, cached.reason.as_str()), (Outcome::Drop, "over_limit"));
-        assert!(lines(&cached)[4].ends_with("0 of 2 used, and its drop-cache entry drops it for the next 1m30s"));
+        assert!(
+            lines(&cached)[4].ends_with("0 of 2 used, and a drop-cache entry drops its packets for the next 1m30s")
+        );
     }
 
     #[test]
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_judges_passes_from_every_source() {
+    fn packets_that_no_rule_judges_pass_from_every_source() {
         let mut policy = policy(vec![limit(0, Unit::Connections)]);
         policy.access = vec![Access { prefix: "198.51.100.0/24".parse().unwrap(), grant: Grant::Denied, until: None }];
         let report = ExplainReport::build(&policy, ratelimit_datapath::fake::START, &sent("22"), &[], &[]);

@@ -84,10 +84,10 @@ impl ListFileReport {
             }
             (ListState::LastGood, _) => {
                 let line = line(": see ");
-                format!("PARTLY PROTECTED: of list file {file} the last good version is in force{line}")
+                format!("PARTLY PROTECTED: the last good version of list file {file} is in force{line}")
             }
             (ListState::LeftOut, _) => {
-                format!("PARTLY PROTECTED: nothing of list file {file} is in force{}", line(": see "))
+                format!("PARTLY PROTECTED: list file {file} is left out{}", line(": see "))
             }
         })
     }

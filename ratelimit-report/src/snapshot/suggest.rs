@@ -276,18 +276,20 @@ impl LimitSuggestion {
             if of.busiest.len() < SOURCES_MIN {
                 notes.push(format!("fewer than {SOURCES_MIN} sources are too few to propose a limit"));
             } else if of.busiest.len() < SOURCES_ENOUGH {
-                notes.push(format!("fewer than {SOURCES_ENOUGH} sources are few to tell the ordinary from the others"));
+                notes.push(format!("fewer than {SOURCES_ENOUGH} sources may not show what is ordinary"));
             }
             if basis == Basis::Live {
                 notes.extend(caveats(rule, limit, of));
             }
         } else if limit.form == desired::WindowForm::Gcra {
             notes.push(
-                "a leaky bucket does not tell what was wanted when: observe with algorithm = \"buckets\", and choose by that"
+                "a leaky bucket does not record demand over time: observe with algorithm = \"buckets\", and choose by \
+                 that"
                     .to_owned(),
             );
         } else if limit.per != desired::Per::Source {
-            let why = "what a group wants is not observed: `ratelimitd stats` has groups, and `ratelimitd replay` judges them";
+            let why = "demand of groups is not observed: `ratelimitd stats` has groups, and `ratelimitd replay` \
+                judges them";
             notes.push(why.to_owned());
         } else {
             notes.push("nothing is observed yet: ask again in a moment".to_owned());
@@ -344,42 +346,48 @@ fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<S
     let exceeds = of.busiest.last().is_some_and(|busiest| *busiest > limit.amount);
     if of.missed_buckets > 0 {
         notes.push(format!(
-            "{} buckets of {} ended before they were read, and what came in them may be missing",
+            "{} buckets of {} ended before they were read, and their counts may be missing",
             of.missed_buckets,
             ratelimit_policy::config::duration::words(limit.bucket_ns)
         ));
     }
     if of.sources_not_observed > 0 {
         notes.push(format!(
-            "at least {} more sources were not observed: `max_sources` has room for so many",
+            "at least {} more sources were not observed: `max_sources` has no room for them",
             of.sources_not_observed
         ));
     }
     if exceeds && limit.unit == Counted::Bytes {
-        notes.push("refused packets are counted, not their bytes: each is taken to be as long as the rule's refused packets are on average".to_owned());
+        notes.push(
+            "refused packets are counted, not their bytes: each is assumed to have the average length of the \
+            rule's refused packets"
+                .to_owned(),
+        );
     }
     if exceeds && limit.unit == Counted::Requests && rule.refuse == Refuse::Excess {
-        notes.push("refused packets are counted, and each is taken to be one request, however many it held".to_owned());
+        notes.push(
+            "refused packets are counted, and each is assumed to be one request, however many it held".to_owned(),
+        );
     }
     if exceeds && is_of_some_packets(limit.unit) && rule.refuse == Refuse::All {
         let unit = desired::unit_label(limit.unit);
         notes.push(format!(
-            "with refuse = \"all\" it cannot be told how many {unit} were refused, so sources over the limit wanted at least \
+            "with refuse = \"all\" the number of refused {unit} is unknown, so sources over the limit wanted at least \
              this much: observe with a limit that nobody exceeds"
         ));
     }
     if exceeds && rule.mode == desired::Mode::Enforce {
         notes.push(
-            "this rule drops, and who is refused tries again, which counts once more: a dry run tells what is wanted undisturbed"
+            "this rule drops, and refused clients try again, which counts once more: a dry run shows undisturbed demand"
                 .to_owned(),
         );
     }
     if rule.bans.is_some() {
-        notes.push("what banned sources send is not observed".to_owned());
+        notes.push("traffic of banned sources is not observed".to_owned());
     }
     if let Some(burst) = limit.burst {
         notes.push(format!(
-            "every candidate has the limit's burst too, {burst} in a bucket; the proposal is by the sum alone"
+            "every candidate has the limit's burst too, {burst} in a bucket; the proposal uses only the sum"
         ));
     }
     notes

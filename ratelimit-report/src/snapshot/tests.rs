@@ -551,7 +551,7 @@ fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
 }
 
 #[test]
-fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
+fn shadow_limit_refusals_are_summed_over_the_sources() {
     let mut policy = policy(vec![limit(6, Counted::Connections)]);
     policy.rules[0].shadow_limits = vec![desired::Limit { slot: 901, ..limit(3, Counted::Connections) }];
     let mut census = Census::new(&policy, Nanos(SECOND_NS), 5);

@@ -54,7 +54,7 @@ fn a_limiter_that_nobody_uses_says_that_no_source_is_near_a_limit() {
 }
 
 #[test]
-fn what_wants_attention_is_said_first_in_the_words_of_stats() {
+fn attention_lines_come_first_in_the_words_of_stats() {
     let troubled = changed(|of| {
         of.interfaces[1].problem = Some("there is no such interface".to_owned());
         of.confirm_within_seconds = Some(42.0);
@@ -93,7 +93,7 @@ fn a_filter_an_empty_one_and_help_have_frames() {
     let mut state = busy();
     write(&mut state, "/192.0.2.1");
     press(&mut state, KeyCode::Enter);
-    assert!(frame(&state, USUAL).contains("192.0.2.1 is not among the sources nearest to a limit: Enter looks at it"));
+    assert!(frame(&state, USUAL).contains("192.0.2.1 is not among the sources nearest to a limit: Enter opens it"));
     press(&mut state, KeyCode::Char('?'));
     insta::assert_snapshot!("help_80x24", frame(&state, USUAL));
 }
@@ -150,7 +150,7 @@ fn without_colours_there_is_none_and_with_them_the_words_are_the_same() {
 }
 
 #[test]
-fn what_a_name_holds_cannot_command_the_terminal() {
+fn names_cannot_send_commands_to_the_terminal() {
     let state = changed(|of| of.config.error = Some("\x1b[2Jgone".to_owned()));
     let mut state = State::new(Snapshot { config: of_failed(&state), ..state.snapshot }, at(10));
     state.heard(Heard::Ordered(Err("\x1b]0;title\x07".to_owned())), at(10));

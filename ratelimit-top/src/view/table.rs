@@ -69,12 +69,10 @@ fn none_shown(state: &State) -> String {
         "" if state.snapshot.top.is_none() => "The daemon names no sources.".to_owned(),
         "" => "No source uses anything of a limit now.".to_owned(),
         filter if filter.parse::<std::net::IpAddr>().is_ok() => {
-            format!(
-                "{filter} is not among the sources nearest to a limit: Enter looks at it all the same, Esc shows all."
-            )
+            format!("{filter} is not among the sources nearest to a limit: Enter opens it anyway, Esc shows all.")
         }
         filter => {
-            format!("None of the sources nearest to a limit goes with \"{filter}\": Esc shows all.")
+            format!("None of the sources nearest to a limit matches \"{filter}\": Esc shows all.")
         }
     }
 }

@@ -157,7 +157,7 @@ async fn watch(
 /// Shows everything in a terminal until a key ends it. Fails without a terminal, which has no keys.
 pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
     if !io::stdout().is_terminal() || daemon.global.format() == OutputFormat::Json {
-        let problem = "`top` draws on a terminal, and standard output is to be something else".to_owned();
+        let problem = "`top` draws on a terminal, and cannot write JSON, a file or a pipe".to_owned();
         let again = "`ratelimitd stats --watch` prints the same every second".to_owned();
         let programs = "`ratelimitd stats --json` is for programs".to_owned();
         return Err(Diagnostic { problem, place: Place::CommandLine, help: vec![again, programs] }.into());
@@ -275,7 +275,7 @@ pub(super) async fn detach(socket: &Path, unwanted: Unwanted<'_>, format: Output
             let how = match by {
                 DetachedBy::Daemon => "nothing is limited there any more",
                 DetachedBy::DaemonThatEnds => "nothing is limited any more, and the daemon ends",
-                DetachedBy::Command => "no daemon answered, so what an earlier one had left pinned was removed",
+                DetachedBy::Command => "no daemon answered, so the pins of an earlier daemon were removed",
             };
             print_words(&format!("detached from {}: {how}\n", detached.join(", ")))
         }

@@ -75,7 +75,7 @@ pub(super) fn parse_apply(
 fn parse_for(text: &str) -> anyhow::Result<u64> {
     parse_seconds("--for", text).map_err(|error| match error.downcast::<Diagnostic>() {
         Ok(mut diagnostic) => {
-            diagnostic.help.push("without an end: --for permanent".to_owned());
+            diagnostic.help.push("for an entry without an end: --for permanent".to_owned());
             diagnostic.into()
         }
         Err(error) => error,
@@ -86,7 +86,7 @@ fn parse_for(text: &str) -> anyhow::Result<u64> {
 pub(super) fn parse_seconds(flag: &'static str, text: &str) -> anyhow::Result<u64> {
     let duration_ns = duration::parse(text).map_err(|error| wrong(flag, text, error))?;
     if duration_ns < SECOND_NS {
-        let error = SyntaxError::new(0..text.len(), "the time is too short").with_help("one second is the least");
+        let error = SyntaxError::new(0..text.len(), "the time is too short").with_help("the minimum is one second");
         return Err(wrong(flag, text, error));
     }
     Ok(duration_ns.div_ceil(SECOND_NS))

@@ -19,7 +19,7 @@ use crate::error::{Diagnostic, Exit, Place};
 /// Arguments of the command `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// The interface to look at; those of the configuration without it
+    /// The interface to check; without it, those of the configuration
     #[arg(value_name = "IF")]
     pub interface: Option<String>,
     /// The rest.
@@ -30,10 +30,10 @@ pub struct DoctorArgs {
 /// Arguments of the command `bug-report`.
 #[derive(Clone, Debug, Args)]
 pub struct BugReportArgs {
-    /// The file, which must not be there yet; ratelimitd-report-TIME.tar.gz without it
+    /// The file to write, which must not exist yet; without it, ratelimitd-report-TIME.tar.gz
     #[arg(short = 'O', long = "out", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: Option<PathBuf>,
-    /// Leave addresses and names as they are
+    /// Do not mask addresses and names
     #[arg(long)]
     pub with_addresses: bool,
     /// The rest.
@@ -109,7 +109,8 @@ fn exists(path: &Path) -> anyhow::Error {
     let text = path.display().to_string();
     let place = Place::Flag { flag: "--out", span: 0..text.len(), text };
     let help = "name another file, or remove that one".to_owned();
-    Diagnostic { problem: format!("{} is there already, and stays", path.display()), place, help: vec![help] }.into()
+    Diagnostic { problem: format!("{} exists already and is not overwritten", path.display()), place, help: vec![help] }
+        .into()
 }
 
 fn written(path: &Path, bytes: u64, bundle: &Bundle, addresses: Addresses, global: &Global) -> anyhow::Result<Exit> {
@@ -123,8 +124,8 @@ fn written(path: &Path, bytes: u64, bundle: &Bundle, addresses: Addresses, globa
             let line = |of: &ratelimit_doctor::Entry| format!("  {:>9}  {}\n", of.text.len(), of.name);
             let lines: String = bundle.entries.iter().map(line).collect();
             let said = match addresses {
-                Addresses::Masked => "addresses are masked, and secrets that are known as such",
-                Addresses::Kept => "WITH ADDRESSES; secrets that are known as such are masked",
+                Addresses::Masked => "addresses and recognised secrets are masked",
+                Addresses::Kept => "WITH ADDRESSES; recognised secrets are masked",
             };
             print_words(&format!("{}: {bytes} bytes, {said}\n{lines}\nRead it before you send it.\n", path.display()))
         }

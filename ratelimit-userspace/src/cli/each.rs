@@ -72,8 +72,8 @@ impl Targets {
         // Read one more byte, to recognise longer input.
         input.take(BYTES_MAX + 1).read_to_end(&mut bytes).context("read standard input")?;
         if bytes.len() as u64 > BYTES_MAX {
-            let problem = format!("standard input is longer than {BYTES_MAX} bytes, and nothing of it is done");
-            let help = vec!["cut it into several".to_owned()];
+            let problem = format!("standard input is longer than {BYTES_MAX} bytes, so nothing was done");
+            let help = vec!["split it into several parts".to_owned()];
             return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
         }
         // Invalid UTF-8 makes only its own line invalid.
@@ -135,7 +135,7 @@ impl Targets {
                     }
                 }
                 Err(error) if is_without_daemon(&error) => {
-                    let what = format!("{at}{verb} {target}: {held} of {all} are done, and none is tried from here on");
+                    let what = format!("{at}{verb} {target}: {held} of {all} are done, and the others were not tried");
                     broken_off = Some(if held + failed > 0 && has_lines { error.context(what) } else { error });
                     break;
                 }
@@ -251,7 +251,7 @@ mod tests {
         let mut input = line.repeat(usize::try_from(BYTES_MAX).unwrap() / line.len());
         input.extend_from_slice(b"192.0.2.100\n192.0.2.101\n");
         let refused = read(&["-"], &input).unwrap_err();
-        assert!(refused.to_string().contains("and nothing of it is done"), "{refused:#}");
+        assert!(refused.to_string().contains("so nothing was done"), "{refused:#}");
     }
 
     #[test]

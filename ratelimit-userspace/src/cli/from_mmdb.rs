@@ -19,7 +19,7 @@ const TAKES_AT_MOST: Duration = Duration::from_secs(300);
 /// First bytes of compressed files: gzip, zip, zstd.
 const PACKED: [&[u8]; 3] = [&[0x1f, 0x8b], b"PK\x03\x04", &[0x28, 0xb5, 0x2f, 0xfd]];
 /// Help if no list is made and an old one exists.
-const KEPT: &str = "the list file is as it was";
+const KEPT: &str = "the list file is unchanged";
 
 /// The command's result in JSON.
 #[derive(Debug, Serialize)]
@@ -51,10 +51,10 @@ pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<E
     }
     let listed = read(&args.file, &asked, out)?;
     let of = args.file.display();
-    let missing = listed.missing.iter().map(|of_it| format!("{of}: no network is of {of_it}"));
+    let missing = listed.missing.iter().map(|of_it| format!("{of}: no network belongs to {of_it}"));
     let whole = listed.prefixes.iter().filter(|prefix| prefix.prefix_len() == 0);
-    let whole =
-        whole.map(|prefix| format!("{of}: the list has {prefix}, which is everybody: denied, it locks out all"));
+    let whole = whole
+        .map(|prefix| format!("{of}: the list has {prefix}, which is every address: to deny it locks out everybody"));
     warn(&missing.chain(whole).collect::<Vec<_>>(), global);
     let text = mmdb::text(&listed, &asked);
     let Some(out) = out else { return print(text.as_bytes()) };
@@ -76,7 +76,7 @@ pub(super) fn from_mmdb(args: FromMmdbArgs, global: &Global) -> anyhow::Result<E
     let words = |made: &Made<'_>| {
         let Made { file, ipv4_prefixes, ipv6_prefixes, .. } = made;
         let file = file.display();
-        format!("{file}: {ipv4_prefixes} prefixes of IPv4 and {ipv6_prefixes} of IPv6, out of {}\n", listed.database)
+        format!("{file}: {ipv4_prefixes} prefixes of IPv4 and {ipv6_prefixes} of IPv6, from {}\n", listed.database)
     };
     let is_json = global.json || args.output == OutputFormat::Json;
     show(&made, words, if is_json { OutputFormat::Json } else { OutputFormat::Human })
@@ -103,7 +103,9 @@ fn read(file: &Path, asked: &[Selector], out: Option<&Path>) -> Result<Listed, D
             MmdbError::NoAsns(_) => in_file(problem, Some("name a database of autonomous systems, or leave out --asn")),
             MmdbError::NoCountries(_) => in_file(problem, Some("name a database of countries, or leave out --country")),
             MmdbError::Nothing { .. } => {
-                let help = ["is it spelled right, and the database new enough?".to_owned()].into_iter().chain(kept());
+                let help = ["check the spelling, and whether the database is recent enough".to_owned()]
+                    .into_iter()
+                    .chain(kept());
                 Diagnostic { problem, place: Place::CommandLine, help: help.collect() }
             }
         }

@@ -81,8 +81,8 @@ fn read(file: &Path) -> anyhow::Result<String> {
     of.take(lists::LIST_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| what.clone())?;
     if bytes.len() as u64 > lists::LIST_BYTES_MAX {
         let most = lists::LIST_BYTES_MAX;
-        let problem = format!("{} is longer than {most} bytes, and nothing of it is denied", file.display());
-        let help = vec!["cut it into several".to_owned()];
+        let problem = format!("{} is longer than {most} bytes, so nothing was denied", file.display());
+        let help = vec!["split it into several parts".to_owned()];
         return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
     }
     list_text(bytes).context(what)
@@ -171,7 +171,7 @@ fn say(done: &Done, is_whole: bool, daemon: &Daemon<'_>) -> anyhow::Result<()> {
             for (count, what) in [
                 (usize::try_from(done.unchanged).unwrap_or(usize::MAX), "of them were already"),
                 (refused, "are refused"),
-                (done.configured, "come from a configuration and are left out: its lists deny them"),
+                (done.configured, "come from a configuration's lists and are left out"),
                 (done.banned, "are banned here already"),
             ] {
                 if count > 0 {
@@ -180,7 +180,7 @@ fn say(done: &Done, is_whole: bool, daemon: &Daemon<'_>) -> anyhow::Result<()> {
             }
             if !is_whole {
                 let all = done.all;
-                words += &format!("; it was broken off, and of the {all} in the file the others are not");
+                words += &format!("; the import stopped early, so the others of the {all} in the file are not denied");
             }
             print_words(&(words + "\n"))?;
         }

@@ -156,23 +156,23 @@ pub enum Command {
     /// Show what passes, what is blocked, and who is near or over a limit
     #[command(visible_alias = "status", after_help = texts::STATS_EXAMPLES)]
     Stats {
-        /// Show it again every second until interrupted
+        /// Refresh every second until interrupted
         #[arg(short, long)]
         watch: bool,
-        /// Show all of it, also where a terminal has fewer lines
+        /// Show everything, even if the terminal has fewer lines
         #[arg(long)]
         all: bool,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Watch it in a terminal as it happens, look at one source whole, and allow, deny or unblock it; ? shows the keys
+    /// Show live statistics in a terminal, inspect one source, and allow, deny or unblock it; ? shows the keys
     Top {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Say what becomes of a source's packets, and why: exit code 3 if a rule drops any, else 0
+    /// Show whether a source's packets pass or are dropped, and why; exit code 3 if a rule drops any, else 0
     #[command(after_help = texts::CHECK_EXAMPLES)]
     Check {
         /// The address, or a network for a summary
@@ -182,23 +182,23 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Say which rule would judge a packet and what would become of it, step by step, and count nothing
+    /// Show step by step which rule would judge a packet and whether it would pass, without counting it
     #[command(after_help = texts::EXPLAIN_EXAMPLES)]
     Explain {
         /// The source's address
         #[arg(value_name = "IP")]
         source: String,
-        /// The port that it sends to: 443, 53/udp; TCP where it is not said
+        /// The destination port: 443, 53/udp; TCP unless /udp is given
         #[arg(long, value_name = "PORT")]
         to: String,
-        /// The address that it sends to, where rules ask for one
+        /// The destination address, if rules match on one
         #[arg(long, value_name = "IP")]
         to_address: Option<String>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Propose limits by what was observed: what sources wanted, and whom other limits would have blocked
+    /// Propose limits from observed traffic: the demand of sources, and which of them other limits would have blocked
     #[command(after_help = texts::SUGGEST_EXAMPLES)]
     Suggest {
         /// Only for the rule of this name
@@ -221,39 +221,41 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Deny what a file names, each until its own end: what `list --format` writes as plain, nft, ipset or json, what
-    /// `ipset save` and `nft list` print, or a list; exit code 3 if some of it is refused
+    /// Deny the addresses in a file, each until its own end: output of `list --format` as plain, nft, ipset or json, of
+    /// `ipset save` or `nft list`, or a list file; exit code 3 if some entries are refused
     Import {
         /// The file, or - for standard input
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The program whose denials they are, as in `deny --by`
+        /// The program that owns these denials, as in `deny --by`
         #[arg(long = "by", value_name = "OWNER")]
         owner: Option<String>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Check list files before they are used, or make one of a database
+    /// Check list files before they are used, or make one from a database
     Lists {
         /// What to do.
         #[command(subcommand)]
         what: ListsCommand,
     },
-    /// Keep a list file by the decisions of CrowdSec's local API, and tell it of bans; needs no privileges
+    /// Keep a list file up to date with the decisions of CrowdSec's local API, and report bans to it; needs no
+    /// privileges
     Crowdsec {
         /// From where, and where to.
         #[command(flatten)]
         crowdsec: CrowdsecArgs,
     },
-    /// Show how the hosts do that hold limits together: who was heard when, what is summed, and the bound that holds now
+    /// Show the state of the fleet: when each host was last heard, which limits are summed, and the bound that holds
+    /// now
     #[command(after_help = texts::FLEET_EXAMPLES)]
     Fleet {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Show what happened lately: who began to be refused or banned, and what was done; -f goes on with what follows
+    /// Show recent events: new refusals and bans, and changes by commands; -f keeps printing new events
     #[command(after_help = texts::EVENTS_EXAMPLES)]
     Events {
         /// Which events.
@@ -263,7 +265,7 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Show what is remembered of an address or network; without one, who was refused most in the last day
+    /// Show the history of an address or network; without one, the sources refused most in the last day
     #[command(after_help = texts::HISTORY_EXAMPLES)]
     History {
         /// What of it.
@@ -304,25 +306,26 @@ pub enum Command {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
-        /// End open connections from there to the protected ports, on this host; at most 1000 a second
+        /// Close open connections of these addresses to the protected ports, on this host; at most 1000 a second
         #[arg(long)]
         kill: bool,
-        /// The program whose denial it is, as in fail2ban/sshd: those of others for the same address stay apart
+        /// The program that owns the denial, as in fail2ban/sshd; denials of the same address by other owners stay
+        /// separate
         #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
         owner: Option<String>,
     },
-    /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
+    /// Free addresses or networks: lift denials and bans, and reset the counters of sources over a limit; exit code 3
     /// if one stays blocked
     #[command(visible_alias = "unban", after_help = texts::UNBLOCK_EXAMPLES)]
     Unblock {
-        /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
+        /// Addresses or networks, or - for standard input, one a line; a bare IPv6 address means its source, the /64
         #[arg(value_name = "CIDR", required_unless_present = "all")]
         prefixes: Vec<String>,
         /// Lift all bans and all denials by commands; lists and the configuration stay
         #[arg(long, conflicts_with = "prefixes")]
         all: bool,
-        /// Lift only the denials of this owner, as in fail2ban/sshd, and of those below it; bans and counters stay, and
-        /// what others deny is no failure
+        /// Lift only the denials of this owner, as in fail2ban/sshd, and of owners below it; bans and counters stay,
+        /// and denials by others are no failure
         #[arg(long = "by", value_name = "OWNER", conflicts_with = "fleet")]
         owner: Option<String>,
         /// On every host of the fleet.
@@ -332,9 +335,9 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// End what `allow` has allowed; exit code 3 if something else allows it
+    /// Remove an exemption that `allow` made; exit code 3 if something else still allows the address
     Unallow {
-        /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
+        /// Addresses or networks, or - for standard input, one a line; a bare IPv6 address means its source, the /64
         #[arg(value_name = "CIDR", required = true)]
         prefixes: Vec<String>,
         /// On every host of the fleet.
@@ -356,13 +359,13 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Pass everything now, and go on counting; `mode enforce` ends it
+    /// Pass everything now, and keep counting; `mode enforce` ends it
     Panic {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Drop nothing and count what would be dropped, or do as the configuration says again; without MODE, show the mode
+    /// Drop nothing and count what would be dropped, or follow the configuration again; without MODE, show the mode
     Mode {
         /// dry-run or enforce; to pass everything at once, `ratelimitd panic`
         #[arg(value_enum, value_name = "MODE")]
@@ -377,7 +380,8 @@ pub enum Command {
         /// The file; without one, the daemon's own
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
-        /// Roll it back after DUR unless `ratelimitd confirm` follows: 60s, 5m; also where this command and the daemon are gone
+        /// Roll it back after DUR unless `ratelimitd confirm` follows: 60s, 5m; even if this command and the daemon are
+        /// gone
         #[arg(long, value_name = "DUR")]
         confirm: Option<String>,
         /// Whether to insist.
@@ -409,26 +413,26 @@ pub enum Command {
         #[command(flatten)]
         limiter: Box<Limiter>,
     },
-    /// Say who would have been limited, when and by how much, in a capture or a web server's access log
+    /// Show which sources in a capture or a web server's access log would have been limited, when and by how much
     #[command(after_help = texts::REPLAY_EXAMPLES)]
     Replay {
         /// What, and by which limits.
         #[command(flatten)]
         replay: ReplayArgs,
     },
-    /// Say what could be wrong here before it is: kernel, drivers, other programs, files, service, configuration; exit code
-    /// 1 if something is
+    /// Check this host for problems: kernel, drivers, other programs, files, service, configuration; exit code 1 if
+    /// there is one
     #[command(after_help = texts::DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Pack all that helps to find a fault into one file, with addresses masked and without secrets
+    /// Collect diagnostic data in one file, with addresses masked and without secrets
     #[command(after_help = texts::BUG_REPORT_EXAMPLES)]
     BugReport(BugReportArgs),
-    /// Take the filter off an interface, or off all: nothing is limited there any more
+    /// Detach the filter from an interface, or from all: nothing is limited there any more
     Detach {
-        /// The interface; all of them without it
+        /// The interface; without it, all of them
         #[arg(value_name = "IF")]
         interface: Option<String>,
-        /// Nothing attached is no error: for scripts that run more than once
+        /// Do not fail if nothing is attached, for scripts that run more than once
         #[arg(long)]
         if_attached: bool,
         /// The daemon to ask.
@@ -457,14 +461,14 @@ pub enum Command {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
-    /// Print the version, and that of the layout of what is pinned
+    /// Print the version of the program and of the layout of its pinned maps
     Version,
 }
 
 /// Flag to carry out a likely mistake.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Insistence {
-    /// Also where the file denies or limits your own SSH session
+    /// Apply the file even if it denies or limits your own SSH session
     #[arg(long)]
     pub force: bool,
 }
@@ -472,20 +476,20 @@ pub struct Insistence {
 /// Arguments of the command `list`.
 #[derive(Clone, Debug, Args)]
 pub struct ListArgs {
-    /// Only what lies within this network, or holds all of it
+    /// Only entries within this network, or entries that contain it
     #[arg(value_name = "CIDR")]
     pub prefix: Option<String>,
     /// Only the bans of the rule of this name
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
-    /// Only entries whose reason, list or comment holds this text
+    /// Only entries whose reason, list or comment contains this text
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// For another program: the addresses that are denied or banned, without those that are allowed, as plain (a list
-    /// file), nft or ipset; or all entries as json
+    /// Output for another program: denied and banned addresses without allowed ones, as plain (a list file), nft or
+    /// ipset; or all entries as json
     #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Option<ListFormat>,
-    /// All entries of long lists; a terminal shows the first 50 of each otherwise
+    /// Show all entries; otherwise a terminal shows the first 50 of each list
     #[arg(long)]
     pub all: bool,
 }
@@ -493,20 +497,20 @@ pub struct ListArgs {
 /// Arguments of `allow` and `deny`.
 #[derive(Clone, Debug, Args)]
 pub struct GrantArgs {
-    /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. An IPv6
-    /// address alone is its source, the /64; /128 is one address
+    /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. A bare IPv6
+    /// address means its source, the /64; /128 is one address
     #[arg(value_name = "CIDR", required = true)]
     pub prefixes: Vec<String>,
-    /// For how long: 10m, 12h, 7d, or permanent. Where it holds longer already, that stays
+    /// For how long: 10m, 12h, 7d, or permanent. A longer existing entry is kept
     #[arg(long = "for", value_name = "DUR")]
     pub duration: Option<String>,
-    /// End when this says, also where it holds longer already
+    /// Use this end even if an existing entry lasts longer
     #[arg(long)]
     pub replace: bool,
     /// Why, for `list` and the log
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Also where that is likely a mistake: it locks out yourself, this host, its gateway or resolver, or is for next to everybody
+    /// Do it even if it locks out yourself, this host, its gateway or resolver, or matches almost everyone
     #[arg(long)]
     pub force: bool,
     /// On every host of the fleet.
@@ -520,7 +524,7 @@ pub struct GrantArgs {
 /// Reach of a command within the fleet.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OnFleet {
-    /// On every host of the fleet, not on this one alone
+    /// On every host of the fleet, not only on this one
     #[arg(long)]
     pub fleet: bool,
 }
@@ -583,7 +587,7 @@ fn misplaced(flag: &str, command: &str) -> Diagnostic {
             format!("write it after the command: ratelimitd {command} --{flag} …")
         }
         _ if command == "run" => {
-            "what `run` limits is in its file; to limit by flags, leave the command out".to_owned()
+            "`run` takes its limits from its file; to limit by flags, leave the command out".to_owned()
         }
         _ => format!("leave out one of the two; `ratelimitd {command} --help` has its options"),
     };

@@ -25,13 +25,13 @@ const NAMED_MAX: usize = 16;
 /// Output formats of `list`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ListFormat {
-    /// What is denied and banned as a list file, with ends and reasons behind a #
+    /// Denied and banned addresses as a list file, with ends and reasons after a #
     Plain,
-    /// The same as a script for nft -f, without overlaps
+    /// Denied and banned addresses as a script for nft -f, without overlaps
     Nft,
-    /// The same as a script for ipset restore
+    /// Denied and banned addresses as a script for ipset restore
     Ipset,
-    /// All that is listed, as --json
+    /// All entries, as --json prints them
     Json,
 }
 
@@ -44,19 +44,20 @@ pub enum ListsCommand {
         #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
-    /// Put a version of a list file in force that covers more addresses than a list of deny may, or grew too fast
+    /// Put a refused version of a list file in force: one that covers more addresses than a `deny` list may, or grew
+    /// too fast
     Accept {
         /// The file, as the configuration names it
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The version that is meant, as `stats` and the log name it; another one is refused
+        /// The version to accept, as `stats` and the log name it; any other version is refused
         #[arg(value_name = "VERSION")]
         version: Option<String>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Make a list file of autonomous systems and countries, out of a database in MaxMind's format
+    /// Make a list file of autonomous systems and countries from a database in MaxMind's format
     #[command(after_help = super::texts::FROM_MMDB_EXAMPLES)]
     FromMmdb(FromMmdbArgs),
 }
@@ -73,7 +74,7 @@ pub struct FromMmdbArgs {
     /// The networks of this country, by its two letters; repeatable
     #[arg(long, value_name = "XX", value_parser = Selector::country)]
     pub country: Vec<Selector>,
-    /// The list file, which is replaced whole; - and nothing are standard output
+    /// The list file to replace; without it or with -, standard output
     #[arg(short = 'o', long = "out", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: Option<PathBuf>,
     // Replaces the global flag, because `-o` is the list file here.
@@ -91,10 +92,10 @@ pub struct CrowdsecArgs {
     /// The file with the key that `cscli bouncers add ratelimitd` prints
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key_file: PathBuf,
-    /// The list file to keep; a list of the daemon's configuration names it
+    /// The list file to keep up to date; a list in the daemon's configuration names it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Between two pulls
+    /// Time between two pulls
     #[arg(long, value_name = "DUR", default_value = "10s")]
     pub interval: String,
     /// Scopes to ask for: ip, range, or both with a comma between them
@@ -105,14 +106,15 @@ pub struct CrowdsecArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub origins: Vec<String>,
-    /// The prefix of an IPv6 address that is denied
+    /// Length of the prefix that is denied for an IPv6 address
     #[arg(long, value_name = "LENGTH", default_value_t = 64, value_parser = clap::value_parser!(u8).range(16..=128))]
     pub ipv6_prefix: u8,
-    /// Prefixes at most: this host's own decisions first, then those that last longest
+    /// Maximum number of prefixes: this host's own decisions first, then those that last longest
     #[arg(long, value_name = "N", default_value_t = ratelimit_crowdsec::list::PREFIXES_DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(ratelimit_crowdsec::list::PREFIXES_MAX)))]
     pub most: u32,
-    /// A file with `login:` and `password:`, as `cscli machines add` writes it: then bans here are told to CrowdSec
+    /// A file with `login:` and `password:`, as `cscli machines add` writes it; with it, bans on this host are reported
+    /// to CrowdSec
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub machine_file: Option<PathBuf>,
     /// Certificates in PEM to trust in place of the system's
@@ -170,22 +172,27 @@ pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<
         let prefixes = file::load_list(path)?;
         if prefixes.is_empty() {
             let (problem, place) = ("it holds no prefix".to_owned(), Place::File { path: path.clone(), excerpt: None });
-            return Err(Diagnostic { problem, place, help: vec!["it would deny nobody".to_owned()] }.into());
+            return Err(Diagnostic {
+                problem,
+                place,
+                help: vec!["as a list of `deny` it would have no effect".to_owned()],
+            }
+            .into());
         }
         let why = |prefix: &ipnet::IpNet| around.objection_to_listing(*prefix);
         let objections: Vec<String> = prefixes.iter().filter_map(why).collect();
         if objections.len() == prefixes.len()
             && let Some(first) = objections.first()
         {
-            let problem = format!("all that it holds would be passed over: {first}");
+            let problem = format!("every entry in it would be skipped: {first}");
             let place = Place::File { path: path.clone(), excerpt: None };
             return Err(Diagnostic { problem, place, help: Vec::new() }.into());
         }
         let more = objections.len().saturating_sub(NAMED_MAX);
-        let of = |why: &String| format!("{}: {why}: `deny` passes it over", path.display());
+        let of = |why: &String| format!("{}: {why}: `deny` skips it", path.display());
         let mut warnings: Vec<String> = objections.iter().take(NAMED_MAX).map(of).collect();
         if more > 0 {
-            warnings.push(format!("{}: {more} more entries are passed over", path.display()));
+            warnings.push(format!("{}: {more} more entries are skipped", path.display()));
         }
         warnings.extend(ListBounds::default().objection(&prefixes, None).map(|why| {
             let path = path.display();
@@ -195,7 +202,7 @@ pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<
         super::run::warn(&warnings, global);
         let passed_over = match objections.len() {
             0 => String::new(),
-            count => format!(", of which {count} would be passed over"),
+            count => format!(", of which {count} would be skipped"),
         };
         said += &format!("{}: good, {} prefixes{passed_over}\n", path.display(), prefixes.len());
     }

@@ -29,19 +29,19 @@ use ratelimit_report::offenders::{self, Format, Offender};
 /// Arguments of the command `events`.
 #[derive(Clone, Debug, Args)]
 pub struct EventsArgs {
-    /// Go on with what follows until interrupted
+    /// Keep printing new events until interrupted
     #[arg(short, long)]
     pub follow: bool,
-    /// Only those of this address, or of all in this network
+    /// Only events of this address, or of addresses in this network
     #[arg(long, value_name = "IP|CIDR")]
     pub source: Option<String>,
-    /// Only those of the rule of this name
+    /// Only events of the rule of this name
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
-    /// Only those of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
+    /// Only events of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
     #[arg(long, value_name = "KIND")]
     pub kind: Option<String>,
-    /// Only those of the last DUR: 10m, 1h
+    /// Only events of the last DUR: 10m, 1h
     #[arg(long, value_name = "DUR")]
     pub since: Option<String>,
 }
@@ -52,23 +52,23 @@ pub struct HistoryArgs {
     /// The address or network; without it, the sources that were refused most
     #[arg(value_name = "IP|CIDR")]
     pub prefix: Option<String>,
-    /// Only what went on since then: so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z
+    /// Only what was going on after TIME: a time, as in 2026-01-31T08:00:00Z, or 24h for 24 hours ago
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Only what began until then: so long ago, or a time
+    /// Only what began before TIME: a time, or 24h for 24 hours ago
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// Only of the rule of this name
+    /// Only refusals by the rule of this name
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
     /// Only for this reason: over_limit, guard, banned, dry_run
     #[arg(long, value_name = "REASON")]
     pub reason: Option<String>,
-    /// Comma-separated values, a line each
+    /// Print comma-separated values, one line each
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// A row a source, for others: plain (a line each, a list file too), json (an object a line), abuse (a letter to the
-    /// network's abuse desk), nft or ipset
+    /// One row per source, for other programs: plain (one line each, also a list file), json (one object per line),
+    /// abuse (a letter to the network's abuse desk), nft or ipset
     #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, conflicts_with_all = ["csv", "json"])]
     pub format: Option<HistoryFormat>,
 }
@@ -76,9 +76,9 @@ pub struct HistoryArgs {
 /// Output formats of `history`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HistoryFormat {
-    /// A line a source: first and last time, packets, episodes, rules, reasons
+    /// One line per source: first and last time, packets, episodes, rules, reasons
     Plain,
-    /// An object a line
+    /// One object per line
     Json,
     /// A letter to the network's abuse desk
     Abuse,
@@ -214,7 +214,7 @@ fn offenders<C: Call>(
     block_on(daemon.global, async {
         let (offenders, is_more, lost) = of(&client(&daemon.socket).call(call).await?);
         if is_more {
-            warn("there is more than is told at once: --since and --until show the rest");
+            warn("one answer does not hold all rows: --since and --until show the others");
         }
         if lost > 0 {
             warn(&format!("NOT COMPLETE: {lost} events were lost; --json says when, and sources may be missing"));
@@ -266,7 +266,7 @@ fn parse_time(flag: &'static str, text: &str, now: Timestamp) -> anyhow::Result<
         Err(error) => Err(wrong(
             flag,
             text,
-            error.with_help("write so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z"),
+            error.with_help("write a time before now, as in 24h, or a date, as in 2026-01-31T08:00:00Z"),
         )),
     }
 }

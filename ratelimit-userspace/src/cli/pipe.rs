@@ -126,7 +126,7 @@ impl Socket<'_> {
     fn send(&mut self, line: &[u8]) -> Result<(), String> {
         if self.connected.is_none() {
             if self.tried.is_some_and(|tried| tried.elapsed() < RETRIED_EVERY) {
-                return Err("nobody receives there".to_owned());
+                return Err("nothing receives there".to_owned());
             }
             self.tried = Some(Instant::now());
             self.connected = Some(self.connect().map_err(|error| error.to_string())?);

@@ -64,11 +64,11 @@ pub(super) fn diagnostic(error: &clap::Error, arguments: &[OsString]) -> Option<
     let usage = usage.trim();
     let command: Vec<&str> = usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_lowercase())).collect();
     if command.len() > 1 {
-        help.push(format!("the form is: {usage}"));
+        help.push(format!("usage: {usage}"));
     }
     if !command.is_empty() || help.is_empty() {
         let command = if command.is_empty() { typed(arguments) } else { command.join(" ") };
-        help.push(format!("`{command} --help` has all of it"));
+        help.push(format!("`{command} --help` lists all options"));
     }
     Some(Diagnostic { problem, place: Place::CommandLine, help })
 }
@@ -114,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_form_of_the_command() {
+    fn a_missing_argument_is_named_with_the_commands_form() {
         let (problem, help) = said(&["unban"]);
         assert_eq!(problem, "CIDR is missing");
-        assert_eq!(help, "the form is: ratelimitd unblock <CIDR>...\n`ratelimitd unblock --help` has all of it");
+        assert_eq!(help, "usage: ratelimitd unblock <CIDR>...\n`ratelimitd unblock --help` lists all options");
         assert_eq!(said(&["--iface", "lo", "--limit"]).0, "--limit needs a value");
     }
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_each_other_is_named() {
+    fn arguments_that_exclude_each_other_are_named() {
         assert_eq!(said(&["unblock", "--all", "192.0.2.1"]).0, "--all and CIDR exclude each other");
     }
 
@@ -158,7 +158,7 @@ mod tests {
             (&["crowdsec", "--ipv6-prefix", "129"], "ratelimitd crowdsec"),
         ] {
             let (problem, help) = said(arguments);
-            assert!(help.ends_with(&format!("`{command} --help` has all of it")), "{problem}: {help}");
+            assert!(help.ends_with(&format!("`{command} --help` lists all options")), "{problem}: {help}");
         }
         assert_eq!(said(&["crowdsec", "--key-file", "a", "--key-file", "b"]).0, "--key-file is given twice");
     }

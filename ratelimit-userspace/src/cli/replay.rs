@@ -22,7 +22,7 @@ pub struct ReplayArgs {
     /// Captures (pcap, pcapng) or access logs, also packed by gzip; several are merged by time; - is standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required = true)]
     files: Vec<PathBuf>,
-    /// Say how much of what is refused comes from this list file; several may be named
+    /// Show how much of the refused traffic comes from this list file; repeatable
     #[arg(long = "list", value_name = "LIST", value_hint = ValueHint::FilePath)]
     lists: Vec<PathBuf>,
     /// What they are held to.
@@ -39,7 +39,7 @@ pub(super) struct Held(Limiter);
 
 impl Args for Held {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let of_port = "Ports to protect: 80,443, 8000-8100, 53/udp, all; not of a log [default: 80,443]";
+        let of_port = "Ports to protect: 80,443, 8000-8100, 53/udp, all; not for a log [default: 80,443]";
         command.args(arguments(&HELD).map(|of| of.requires("files"))).mut_arg("--port", |port| port.help(of_port))
     }
 
@@ -69,10 +69,10 @@ impl Held {
 /// Files to derive limits from without a daemon.
 #[derive(Clone, Debug, Args)]
 pub struct FromArgs {
-    /// Observe what captures or access logs have, as `replay` reads them, and ask no daemon; - is standard input
+    /// Read captures or access logs, as `replay` does, instead of asking the daemon; - is standard input
     #[arg(long = "from", value_name = "FILE", value_hint = ValueHint::FilePath, num_args = 1..)]
     files: Vec<PathBuf>,
-    /// With --from: say how many of those over the proposed limits are in this list file; several may be named
+    /// With --from: show how many sources over the proposed limits are in this list file; repeatable
     #[arg(long = "list", value_name = "LIST", value_hint = ValueHint::FilePath, requires = "files")]
     lists: Vec<PathBuf>,
     /// With --from: which limits hold now; without, what is wanted in 5m

@@ -211,7 +211,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
     if let Some(beside) = probe::processors().ok().and_then(|(possible, online)| describe::idle_cpus(possible, online))
     {
-        tracing::info!("kernel memory beside: {beside}");
+        tracing::info!("kernel memory for other purposes: {beside}");
     }
     let absent = source.absent();
     let attached = |of: Limited<'_>| {

@@ -129,7 +129,7 @@ fn all_flags_together_and_all_keys_together_mean_the_same() {
 }
 
 #[test]
-fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_all_of_them() {
+fn the_installed_file_names_every_key_with_a_flag_and_is_valid() {
     let shipped = include_str!("../../../dist/ratelimitd.toml");
     let is_off = |line: &&str| {
         let is_key = |rest: &str| key(rest).is_some_and(|key| !key.contains(' ')) || rest == "[fleet]";

@@ -25,7 +25,7 @@ More: ratelimitd --help, and ratelimitd COMMAND --help for one command";
 
 pub(super) const EXAMPLES: &str = "\
 Limits:
-  N/DUR: at most N in any DUR, for each source on its own. Counted are requests, unless --count or a
+  N/DUR: at most N in any DUR, for each source separately. The unit is requests, unless --count or a
   word after the limit says otherwise; a size counts bytes. DUR is 1s to 24h, written with the units
   ms, s, m, h and d.
     1000/5m                  1000 requests in 5 minutes
@@ -36,17 +36,17 @@ Limits:
     \"100/1m packets\"         100 packets in 1 minute
 
 What is counted (--count, or the word after a limit):
-  requests     What begins a new turn: new data from the client, after the server has said something
-               since the client's last request. In the clear each HTTP/1 request counts, whatever
-               its method. Over TLS too; handshakes and the control frames of HTTP/2 do not count.
-               On QUIC, the Initial is the connection's first request, and later ones are told by
-               size. Of other UDP, each datagram.
-               Exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a
-               lower bound under HTTP/2 over TLS with several at once; an estimate under HTTP/3:
-               share/doc/ratelimitd/docs/ACCURACY.md.
-               Connections that ask nothing are no requests, nor are segments that begin none or
-               datagrams of QUIC that are none: the guard bounds them, unless the rule says
-               guard = \"off\" or refuse = \"all\".
+  requests     The start of a new turn: new data from the client after the server has sent something
+               since the client's last request. In clear text, each HTTP/1 request counts, whatever
+               its method. Turns count over TLS too; handshakes and HTTP/2 control frames do not.
+               On QUIC, the Initial is the connection's first request; later ones are recognised by
+               size. On other UDP, each datagram is a request.
+               The count is exact under HTTP/1.x, and under HTTP/2 in clear text or with one request
+               at a time. It is a lower bound under HTTP/2 over TLS with several at once, and an
+               estimate under HTTP/3: share/doc/ratelimitd/docs/ACCURACY.md.
+               Connections without a request, segments that begin none and QUIC datagrams that are
+               none do not count. The guard bounds them, unless the rule says guard = \"off\" or
+               refuse = \"all\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.
   packets      An IP packet.
   bytes        A byte of an IP packet.
@@ -57,31 +57,31 @@ Examples:
   Drop it; a second terminal shows what happens:
     sudo ratelimitd --iface eth0 --limit 1000/5m
     ratelimitd stats --watch
-  Requests, and beside them the connections that they may come in:
+  Limit requests, and connections as well:
     sudo ratelimitd --iface eth0 --limit 1000/5m --limit \"500/5m connections\"
   A login port, with the office exempt:
     sudo ratelimitd --iface eth0 --port 22/tcp --count connections --limit 5/1m,20/1h \\
                     --allow 192.0.2.0/24
-  What do these flags mean, in words:
+  Explain these flags in words:
     ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
 
 Exit codes:
    0  done
-   1  internal error; of `doctor`, a problem
+   1  internal error; `doctor`: a problem
    2  usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change
-      that `--force` would need
+      that needs `--force`
    3  `check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`:
       something else allows it; `import`, and a command on the lines of standard input: some
       entries are refused, the others hold
-  69  the kernel or driver cannot, or no daemon answers; `crowdsec`: no local API answers
+  69  the kernel or driver lacks support, or no daemon answers; `crowdsec`: no local API answers
   75  the interface has another XDP program, the socket another daemon, or a trial has to be
       confirmed first
-  77  not privileged; `crowdsec`: the local API does not take the key
+  77  not privileged; `crowdsec`: the local API refuses the key
   78  bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
-A terminal shows what fits, worst first. A pipe or file, and --all, get all of it. With -v it says
-every reason, and how exactly each unit is counted.
+A terminal shows what fits, worst first. A pipe, a file and --all get everything. With -v, the
+output lists every reason, and how exactly each unit is counted.
 
 Examples:
   ratelimitd stats
@@ -97,8 +97,8 @@ in the daemon's:
 pub(super) const CHECK_EXAMPLES: &str = "\
 Exit codes:
   3  at least one rule drops packets of the address now: all of them, or only new connections or
-     requests. Of a network: the same of any address in it.
-  0  no rule drops anything of it. In a dry run nothing is dropped.
+     requests. For a network: the same for any address in it.
+  0  no rule drops any of its packets. In a dry run nothing is dropped.
 
 Examples:
   ratelimitd check 198.51.100.7
@@ -129,14 +129,14 @@ Examples:
   ratelimitd history --since 24h --reason banned --json";
 
 pub(super) const SUGGEST_EXAMPLES: &str = "\
-What every source wants is observed as long as the daemon runs, whether it drops or not. A dry
-run shows it undisturbed: run it over the busiest hours, then ask.
+The daemon observes the demand of every source while it runs, whether it drops packets or not. A
+dry run shows the demand undisturbed: run it over the busiest hours, then type `suggest`.
 
 Examples:
   sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run
   ratelimitd suggest
   ratelimitd suggest --rule login --json | jq '.rules[].paste'
-  Without a daemon, by what a web server has logged:
+  Without a daemon, from a web server's log:
     ratelimitd suggest --from /var/log/nginx/access.log*
     ratelimitd suggest --from access.log --limit 1000/5m";
 
@@ -171,10 +171,10 @@ Examples:
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:
-  Try the changed file for a minute, and keep it if one can still log in:
+  Try the changed file for a minute, and keep it if you can still log in:
     sudo ratelimitd apply --confirm 60s
-    sudo ratelimitd confirm                                or at once back: rollback
-  Another file, at once:
+    sudo ratelimitd confirm                                or, to undo it now: rollback
+  Apply another file without a trial:
     sudo ratelimitd apply night.toml";
 
 pub(super) const CHECK_CONFIG_USAGE: &str = "\
@@ -187,9 +187,9 @@ Examples:
   ratelimitd check-config --iface eth0 --limit 1000/5m --json";
 
 pub(super) const REPLAY_EXAMPLES: &str = "\
-Nothing is attached, nothing is sent, and no daemon is asked. The limits judge what the file has by
-the code that the kernel runs, as in a dry run: nothing that follows in the file is missing because
-it would have been refused. A log has requests alone.
+Nothing is attached, nothing is sent, and no daemon is asked. The code that the kernel runs applies
+the limits to the file, as in a dry run: a refusal removes nothing that follows in the file. A log
+contains only requests.
 
 Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik, Envoy, Google,
 Azure, Cloudflare), HAProxy's HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers,
@@ -212,11 +212,12 @@ Examples:
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\
 Examples:
-  sudo ratelimitd doctor            what the configuration names
-  sudo ratelimitd doctor eth0       one interface, also before there is a configuration
-  ratelimitd doctor --json          for programs; without root less is seen, and what is said so
+  sudo ratelimitd doctor            the interfaces that the configuration names
+  sudo ratelimitd doctor eth0       one interface, even without a configuration
+  ratelimitd doctor --json          for programs; without root, it names what it cannot check
 
-Nothing is attached and nothing is changed. Exit code 0: no problem, though there may be warnings; 1: a problem.";
+Nothing is attached and nothing is changed.
+Exit code 0: no problem, though there may be warnings; 1: a problem.";
 
 pub(super) const BUG_REPORT_EXAMPLES: &str = "\
 Examples:
@@ -224,8 +225,9 @@ Examples:
   sudo ratelimitd bug-report --out /tmp/r.tar.gz    into a file
   tar -tzf ratelimitd-report-*.tar.gz               what is in it
 
-IPv4, IPv6 and hardware addresses, this host's name and the hosts of URLs are masked, each alike wherever it stands.
-Files of secrets are never in it. Names of rules, interfaces and users are, and comments: read it before you send it.";
+IPv4, IPv6 and hardware addresses, this host's name and the hosts of URLs are masked; equal values
+get equal masks. Files of secrets are never in it. Names of rules, interfaces and users are, and
+comments: read it before you send it.";
 
 pub(super) const FROM_MMDB_EXAMPLES: &str = "\
 Examples:
@@ -233,4 +235,4 @@ Examples:
     ratelimitd lists from-mmdb GeoLite2-ASN.mmdb --asn 64496 --asn 64497 -o crawlers.txt
     ratelimitd lists from-mmdb GeoLite2-Country.mmdb --country XX -o xx.txt
 
-The daemon follows the file. Where nothing is found, or the database is damaged, the old file stays.";
+The daemon follows the file. If nothing is found, or the database is damaged, the old file stays.";

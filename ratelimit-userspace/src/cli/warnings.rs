@@ -44,7 +44,7 @@ pub(super) fn all(config: &Config) -> Vec<String> {
         Ok(present) => {
             warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
         }
-        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
+        Err(error) => warnings.push(format!("cannot list the interfaces: {error}")),
     }
     warnings.extend(ratelimit_daemon::certificate_trouble(config));
     warnings.extend(config.fleet.iter().flat_map(secret::trouble));
@@ -66,8 +66,9 @@ fn lost_answers(config: &Config) -> Option<String> {
     }
     let name = config.interfaces.iter().find(|name| loses_answers(name))?;
     Some(format!(
-        "{name} loses what XDP sends back, as the other end of the veth pair has no XDP program: requests \
-         are refused by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes everything"
+        "{name} loses packets that XDP sends back, because the other end of the veth pair has no XDP program: requests \
+         are refused by a reset, not by a page, and SYNs are dropped. Attach an XDP program there that passes \
+         everything"
     ))
 }
 
@@ -78,7 +79,8 @@ fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
     let meant = near_miss(name, others.map(String::as_str));
     let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
     let is_absent = !present.iter().any(|of| of == name);
-    is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
+    is_absent
+        .then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists the existing interfaces"))
 }
 
 /// Returns the reasons why access logs cannot be read now. The logs may appear later, so this is no error.
@@ -87,7 +89,8 @@ fn missing_logs(config: &Config) -> Vec<String> {
     let missing = |log: &&AccessLog| match log {
         AccessLog::File(path) => match std::fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
-                "there is no access log {log} now: it is read once it does exist, and until then requests are counted as without it"
+                "there is no access log {log} now: it is read once it exists; until then requests are counted without \
+                 it"
             )),
             Ok(of) if of.is_dir() => {
                 Some(format!("access log {log} is a directory: name the file that the server writes"))

@@ -18,7 +18,7 @@ impl Selector {
     /// # Errors
     /// Fails with a description if the text is no such number.
     pub fn asn(text: &str) -> Result<Self, String> {
-        asn(text).map(Self::Asn).ok_or_else(|| "the number of an autonomous system is meant, as in 64496".to_owned())
+        asn(text).map(Self::Asn).ok_or_else(|| "write the number of an autonomous system, as in 64496".to_owned())
     }
 
     /// Parses a country, for example `DE`.
@@ -26,7 +26,7 @@ impl Selector {
     /// # Errors
     /// Fails with a description if the text is not two letters.
     pub fn country(text: &str) -> Result<Self, String> {
-        country(text).map(Self::Country).ok_or_else(|| "the two letters of a country are meant, as in DE".to_owned())
+        country(text).map(Self::Country).ok_or_else(|| "write the two letters of a country, as in DE".to_owned())
     }
 }
 

@@ -11,7 +11,7 @@ use ratelimit_policy::fleet::{Sum, acl_line};
 /// Describes the history: place, duration, size, and the part of an address that is kept.
 pub(super) fn history_words(history: &History) -> String {
     if !history.enabled {
-        return "off: nothing is remembered of who was refused".to_owned();
+        return "off: refusals are not recorded".to_owned();
     }
     let place = history
         .path
@@ -40,9 +40,7 @@ pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
         file("key", &fleet.store.key_file),
     ];
     let mut lines = vec![
-        format!(
-            "{name} by {urls}, at most {hosts} hosts, which tell each other each {interval}, at once what is urgent"
-        ),
+        format!("{name} by {urls}, at most {hosts} hosts, which exchange counts every {interval}, urgent ones at once"),
         access.into_iter().flatten().collect::<Vec<_>>().join(", "),
         if fleet.bans { "bans reach all hosts" } else { "bans stay on their host" }.to_owned(),
     ];
@@ -56,11 +54,11 @@ pub(super) fn fleet_words(fleet: &Fleet) -> Vec<String> {
 pub(super) fn shared_words(config: &Config, limit: &Limit) -> Option<String> {
     let fleet = config.fleet.as_ref()?;
     let Some((shared, terms)) = limit.shared.zip(config.terms(limit)) else {
-        return Some("not shared: each host has it for itself".to_owned());
+        return Some("not shared: each host applies it separately".to_owned());
     };
     let not_summed = match shared.sum {
-        Sum::Verified => "unverified traffic is not summed: each host has the limit for it by itself",
-        Sum::All => "all traffic is summed, also what can be forged",
+        Sum::Verified => "unverified traffic is not summed: each host applies the limit to it separately",
+        Sum::All => "all traffic is summed, including what can be forged",
     };
     let floor = match terms.floor(fleet.floor_percent) {
         0 => String::new(),
@@ -93,7 +91,7 @@ pub(super) fn safety_words(safety: Safety) -> String {
         || "no breaker".to_owned(),
         |share| {
             let after = duration::words(safety.breaker_after_ns);
-            format!("a rule that drops more than {share}% of its packets for {after} goes over to dry run")
+            format!("a rule that drops more than {share}% of its packets for {after} switches to dry run")
         },
     );
     [
@@ -126,6 +124,6 @@ mod tests {
         let kept = "/srv/h.db, for 1 day, at most 1 MB, IPv4 addresses by /24, IPv6 by /48";
         assert_eq!(history_words(&other), kept);
         let off = History { enabled: false, ..default };
-        assert_eq!(history_words(&off), "off: nothing is remembered of who was refused");
+        assert_eq!(history_words(&off), "off: refusals are not recorded");
     }
 }

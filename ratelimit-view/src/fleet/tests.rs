@@ -55,7 +55,10 @@ fn a_fleet_that_is_away_says_since_when_why_and_what_holds_meanwhile() {
 #[test]
 fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
     let mut of = Fleet { state: FleetState::Degraded, ..report().fleet };
-    assert_eq!(attention(&of), ["FLEET: degraded: some exchanges with the store fail, and what they told is forgiven"]);
+    assert_eq!(
+        attention(&of),
+        ["FLEET: degraded: some exchanges with the store fail, and their counts are missing from the sums"]
+    );
     let slow = Fleet { slow: true, trouble: Some("the store is slow".to_owned()), ..of.clone() };
     assert_eq!(attention(&slow), ["FLEET: degraded: reports take longer, and the bound is higher; the store is slow"]);
     of.limits[0].summed = false;
@@ -66,10 +69,10 @@ fn a_degraded_fleet_names_the_limits_that_each_host_holds_by_itself() {
 }
 
 #[test]
-fn what_is_wrong_with_a_fleet_that_is_connected_is_said() {
-    let trouble = Some("12 hosts are heard, and `hosts` says 8: the bound is for 8".to_owned());
+fn problems_of_a_connected_fleet_are_reported() {
+    let trouble = Some("12 hosts are heard, but `hosts` is 8: the bound holds for 8".to_owned());
     let of = Fleet { trouble, ..report().fleet };
-    assert_eq!(attention(&of), ["FLEET: 12 hosts are heard, and `hosts` says 8: the bound is for 8"]);
+    assert_eq!(attention(&of), ["FLEET: 12 hosts are heard, but `hosts` is 8: the bound holds for 8"]);
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn seconds_have_a_tenth_while_that_tells_something() {
 }
 
 #[test]
-fn what_is_not_summed_says_so_with_the_bound_that_holds() {
+fn an_unsummed_limit_is_reported_with_its_bound() {
     let limit = Limit {
         amount: 100,
         window_seconds: 60.0,
@@ -109,7 +112,7 @@ fn what_is_not_summed_says_so_with_the_bound_that_holds() {
         bound_words: "4x100 over 4 hosts".to_owned(),
         shared_with: None,
     };
-    let bound = "\n  the fleet admits of a source at most 400\n";
+    let bound = "\n  the fleet admits per source at most 400\n";
     for (shared_with, said) in
         [(None, ""), (Some(3), ""), (Some(2), "; ONLY 2 OF 3 OTHER HOSTS HAVE IT"), (Some(0), "; NO OTHER HOST HAS IT")]
     {
@@ -127,7 +130,7 @@ fn check_says_what_is_used_here_and_elsewhere_of_a_shared_limit_alone() {
     let of = &mut report.limits[0];
     (of.used, of.remaining, of.used_elsewhere, of.told_seconds_ago) = (412, 0, Some(588), Some(0.4));
     let said = crate::check(&report, Detail::Normal);
-    let line = "1,000 of 1,000 requests used in 5m (412 here, 588 elsewhere, told 0.4 s ago), 0 left;";
+    let line = "1,000 of 1,000 requests used in 5m (412 here, 588 elsewhere, reported 0.4 s ago), 0 left;";
     assert!(said.contains(line), "{said}");
     report.limits[0].told_seconds_ago = None;
     assert!(crate::check(&report, Detail::Normal).contains("(412 here, 588 elsewhere), 0 left"));
@@ -148,7 +151,7 @@ fn stats_have_a_line_for_a_fleet_and_their_first_line_says_that_it_is_away() {
     assert!(connected.contains("\nFleet web: connected, 2 hosts, last exchange 0.4 s ago\n"), "{connected}");
     assert!(!connected.contains("FLEET") && !head.contains("fleet"), "{connected}");
     let (head, away) = said(FleetState::Away);
-    assert!(head.contains("; the fleet is AWAY, so each host by itself; NOT PROTECTED: eth1"), "{head}");
+    assert!(head.contains("; the fleet is AWAY, so each host limits by itself; NOT PROTECTED: eth1"), "{head}");
     assert!(away.contains("\nFLEET: away: each host holds its limits by itself\n"), "{away}");
     assert!(!said(FleetState::Off).1.to_lowercase().contains("fleet"));
 }

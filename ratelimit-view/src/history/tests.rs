@@ -58,7 +58,7 @@ fn the_story_of_an_address_says_when_why_how_much_and_who_did_what() {
 7 packets would have been refused in 1 episode of dry run.
 
 BEGAN (UTC)          LASTED   PACKETS   PEAK  REASON      RULE AND LIMIT
-2026-01-01 02:00:00  goes on    1,234  2,234  banned      web 1000/5m requests
+2026-01-01 02:00:00  ongoing    1,234  2,234  banned      web 1000/5m requests
 2026-01-01 01:00:00  2m 5s         40  1,040  over_limit  web 1000/5m requests
 2026-01-01 00:00:00  5s             7  1,007  dry_run     web 1000/5m requests
 
@@ -66,7 +66,7 @@ DONE (UTC)           WHAT  OF, BY, WHY
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): scans us
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): 198.51.100.0/24 is …
 
-It is refused now, for 1 min 2 s; `ratelimitd check` says by what.
+It has been refused for 1 min 2 s; `ratelimitd check` shows by what.
 "
     );
 }
@@ -111,7 +111,7 @@ fn the_longest_story_is_one_screen_of_80_columns() {
     assert!(story.lines().count() <= 24, "{story}");
     assert!(story.lines().all(|line| line.chars().count() <= 80), "{story}");
     assert!(story.contains("\n996 episodes more") && story.contains("\n254 times more"), "{story}");
-    assert!(story.contains("It is refused now"), "{story}");
+    assert!(story.contains("It has been refused for"), "{story}");
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn the_worst_of_a_period_are_a_line_each() {
         worst(&report, CLASSIC),
         "\
 Refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC, most packets first:
-Where the reason is dry_run, they would have been refused: nothing was dropped.
+Rows with the reason dry_run would have been refused: nothing was dropped.
 SOURCE         PACKETS  EPISODES  LAST (UTC)           REASONS (RULES)
-192.0.2.1        5,000         2  goes on              over_limit (ssh, web)
+192.0.2.1        5,000         2  ongoing              over_limit (ssh, web)
 2001:db8::/64       70         2  2026-01-01 00:00:09  dry_run (ssh, web)
 3 sources more; --json and --csv have them all
 "
@@ -169,7 +169,7 @@ LOST FROM (UTC)      TO (UTC)             EVENTS
 2026-01-01 00:00:00  2026-01-01 00:00:02  345
 1 time more; --json and --csv have them all
 
-`ratelimitd check 198.51.100.7` says whether it is refused now.
+`ratelimitd check 198.51.100.7` shows whether it is refused now.
 "
     );
     let (sources, losses) = (vec![], report.losses[..1].to_vec());

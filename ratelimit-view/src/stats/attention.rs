@@ -46,7 +46,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
         out.push(if of.attached {
             format!("PACKETS COUNT TWICE: {problem}")
         } else {
-            format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time", of.name)
+            format!("{} IS NOT ATTACHED: {problem}; the daemon keeps retrying", of.name)
         });
     }
     let generic = snapshot.interfaces.iter().filter(|of| of.xdp_mode == Some(XdpMode::Generic));
@@ -55,7 +55,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
         out.push(format!("GENERIC MODE on {}: it limits all the same, and a packet costs more", generic.join(", ")));
     }
     let named = |of: &Interface| match &of.xdp_holder {
-        Some(holder) => format!("{}, where XDP is taken by {holder}", of.name),
+        Some(holder) => format!("{}, where {holder} uses XDP", of.name),
         None => of.name.clone(),
     };
     let tcx: Vec<_> = snapshot.interfaces.iter().filter(|of| of.hook == Some(Hook::Tcx)).map(named).collect();
@@ -110,16 +110,16 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
         let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
         let file = &of.file;
         out.push(format!(
-            "ROLLED BACK: what held before {file} holds again{why}; to put it in force: ratelimitd apply {file}"
+            "ROLLED BACK: the policy before {file} is in force again{why}; to put it in force: ratelimitd apply {file}"
         ));
     }
     if !snapshot.config.last_reload_successful {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
-        out.push(format!("THE LAST RELOAD FAILED, and what held before goes on: {why}"));
+        out.push(format!("THE LAST RELOAD FAILED, and the previous policy stays in force: {why}"));
     }
     for of in &snapshot.access_logs {
         if let Some(trouble) = &of.trouble {
-            out.push(format!("ACCESS LOG {} {trouble}: requests are counted as without it", of.log));
+            out.push(format!("ACCESS LOG {} {trouble}: requests are counted without it", of.log));
         }
     }
     for list in &snapshot.stale_lists {
@@ -127,8 +127,8 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
         let of = snapshot.lists.iter().find(|of| of.file == list.file);
         let partly = if of.is_some() { "PARTLY PROTECTED: " } else { "" };
         let holds = match of.map(|of| of.state) {
-            Some(ListState::LeftOut) => "nothing of it is in force",
-            Some(ListState::InForce | ListState::LastGood) | None => "what it held before holds",
+            Some(ListState::LeftOut) => "none of its entries is in force",
+            Some(ListState::InForce | ListState::LastGood) | None => "its previous entries stay",
         };
         out.push(format!("{partly}LIST FILE {} IS NOT FOLLOWED, and {holds}: {why}", list.file));
     }

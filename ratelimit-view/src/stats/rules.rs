@@ -185,8 +185,8 @@ pub(super) fn drop_words(reason: &str) -> &str {
         Some(Reason::NewSourceBudget) => "of new sources over their budget",
         Some(Reason::TooManyTags) => "behind too many tags",
         Some(Reason::Guard) => "by the guard",
-        Some(Reason::Reset) => "told by a reset",
-        Some(Reason::Page) => "told by a page",
+        Some(Reason::Reset) => "answered by a reset",
+        Some(Reason::Page) => "answered by a page",
         Some(Reason::TooManyHeaders) => "behind headers that cannot be parsed",
         Some(_) | None => reason,
     }

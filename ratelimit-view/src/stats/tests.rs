@@ -65,7 +65,10 @@ fn an_access_log_says_what_it_added_and_what_is_wrong_with_it() {
     snapshot.access_logs[0].trouble = Some("is 9 s behind".into());
     let said = stats(&snapshot, CLASSIC);
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("ACCESS LOG /var/log/nginx/access.log is 9 s behind: requests are counted as"), "{said}");
+    assert!(
+        words.contains("ACCESS LOG /var/log/nginx/access.log is 9 s behind: requests are counted without"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn a_quiet_day_fits_the_classic_screen() {
 }
 
 #[test]
-fn what_is_worst_fits_the_classic_screen_and_the_rest_is_counted() {
+fn the_worst_fits_the_classic_screen_and_the_rest_is_counted() {
     let mut snapshot = quiet();
     many(&mut snapshot, 20);
     for at in 0..5 {
@@ -148,7 +151,7 @@ fn a_rule_leads_with_the_unit_of_its_limits_and_not_with_packets() {
 }
 
 #[test]
-fn trouble_is_said_first_in_the_order_of_its_urgency_and_all_of_it_where_there_is_room() {
+fn trouble_comes_first_by_urgency_and_in_full_where_there_is_room() {
     let mut snapshot = troubled();
     many(&mut snapshot, 20);
     let said = stats(&snapshot, CLASSIC);
@@ -160,7 +163,7 @@ fn trouble_is_said_first_in_the_order_of_its_urgency_and_all_of_it_where_there_i
 }
 
 #[test]
-fn of_rules_that_do_not_fit_the_busiest_is_whole_and_the_others_have_a_line() {
+fn the_busiest_rule_is_shown_whole_when_not_all_rules_fit() {
     let mut snapshot = quiet();
     snapshot.top = None;
     let idle = Rule {
@@ -209,7 +212,7 @@ fn no_line_is_wider_than_any_terminal_from_80_columns_on() {
 }
 
 #[test]
-fn how_units_are_counted_is_said_when_it_is_asked_for() {
+fn counting_of_units_is_explained_on_request() {
     let verbose = Page { detail: Detail::Verbose, ..Page::ENDLESS };
     assert!(!stats(&quiet(), Page::ENDLESS).contains("\nCounted "));
     let said = stats(&quiet(), verbose);
@@ -222,7 +225,7 @@ fn a_panic_is_not_called_a_dry_run() {
     let snapshot = troubled();
     let said = stats(&snapshot, Page::ENDLESS);
     assert!(
-        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and goes on being counted on "),
+        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and is still counted on "),
         "{said}"
     );
 }

@@ -50,7 +50,7 @@ fn a_dry_run_ends_with_the_line_to_paste() {
 }
 
 #[test]
-fn what_is_not_certain_is_said() {
+fn uncertain_proposals_say_so() {
     let hour = Limit {
         window_ns: 60 * MINUTE_NS,
         bucket_ns: 10 * MINUTE_NS,

@@ -126,7 +126,7 @@ fn the_verdict_is_of_the_very_address_that_was_asked_for() {
 }
 
 #[test]
-fn in_a_panic_it_passes_and_is_told_what_would_be() {
+fn a_source_passes_in_a_panic_and_is_told_what_would_apply() {
     let mut policy = rules(&[("web", 80)]);
     policy.access = vec![access("192.0.2.7/32", Grant::Denied, None)];
     policy.rules[0].mode = DesiredMode::DryRun;
@@ -172,7 +172,7 @@ fn a_denial_by_a_list_names_file_and_line_and_what_lifts_it() {
 }
 
 #[test]
-fn what_undoes_a_denial_lifts_every_one_around_and_the_wait_is_that_of_all() {
+fn the_undo_lifts_every_surrounding_denial_and_the_wait_covers_all() {
     let mut policy = rules(&[("web", 80)]);
     policy.access = vec![
         access("10.0.0.0/8", Grant::Denied, Some(300)),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_held_against_each_peers_cost_above_its_own_floor() {
+    fn within_limit_rows_are_compared_above_each_peers_own_floor() {
         let missed_with = |id, ours, meter, hashlimit| {
             let mut row = flood(id, &[("limiter", ours), ("nft_meter", 999.0), ("hashlimit", 999.0)]);
             row.floor = Floor::Own;

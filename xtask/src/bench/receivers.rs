@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_or_no_command_is_refused_and_it_says_what_would_do() {
+    fn invalid_receivers_are_refused_with_the_expected_form() {
         for (text, says) in [
             ("filter", "NAME='COMMAND'"),
             ("=./filter", "no name"),

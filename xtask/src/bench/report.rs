@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_as_json_is_read_again() {
+    fn a_report_printed_as_json_is_read_back() {
         let report = Report { floods: Some(floods(vec![flood("forged", &[("limiter", 1.5)])])), ..Report::default() };
         let read: Report = serde_json::from_str(&report.to_json().unwrap()).unwrap();
         assert_eq!(read.floods.unwrap().rows[0].of("limiter").unwrap().1.median.to_bits(), 1.5_f64.to_bits());

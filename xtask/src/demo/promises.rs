@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_told() {
+    fn leftover_namespaces_are_reported() {
         let enforced = measured(Phase::Enforce, [800, 0], [900, LIMIT]);
         assert_eq!(held(enforced, &["namespace rl-demo-server-1-0".to_owned()]), [true, true, true, true, false]);
     }

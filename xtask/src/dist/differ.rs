@@ -45,7 +45,7 @@ pub(super) fn compare(ours: &Path, theirs: &Path, sums: &str) -> Result<usize> {
             fs::copy(&other, kept.join(name)).with_context(|| format!("keep {}", other.display()))?;
         }
     }
-    bail!("built elsewhere, these come out otherwise; the second build's are in {}:{said}", kept.display())
+    bail!("these files differ when built in another directory; the second build's are in {}:{said}", kept.display())
 }
 
 /// Describes the differences between the contents of two packages, one per line.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_builds_that_differ_the_file_the_place_and_the_bytes_are_told() {
+    fn differing_builds_are_reported_with_file_place_and_bytes() {
         let [ours, theirs] = builds(["one\ntwo 2\n", "one\ntwo 3\n"]);
         let error = compare(ours.path(), theirs.path(), "SUMS").unwrap_err().to_string();
         assert!(error.contains("a.tar: \n  file: 1 bytes differ, of 10 and 10"), "{error}");

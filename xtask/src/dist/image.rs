@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_binary_gives_the_same_bytes_wherever_it_is_made() {
+    fn equal_binaries_give_equal_images_wherever_they_are_made() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [one, other] = dirs.each_ref().map(|dir| fs::read(image(dir.path(), Layer::Plain)).unwrap());
         assert!(one == other);

@@ -32,7 +32,7 @@ pub(crate) fn texts() -> Result<String> {
     let mut packages_of: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
     let mut list = String::new();
     for id in shipped()? {
-        let about = about.get(&id).with_context(|| format!("cargo says nothing of {}", id.name))?;
+        let about = about.get(&id).with_context(|| format!("cargo does not list {}", id.name))?;
         if about.source.is_none() {
             continue;
         }

@@ -23,7 +23,7 @@ const STATE: &str = "/var/lib/ratelimitd";
 pub(crate) struct Options {
     #[command(flatten)]
     place: Place,
-    /// Remove the configuration, also where it was changed, and the state: history, grants, tokens
+    /// Remove the configuration, even if it was changed, and the state: history, grants, tokens
     #[arg(long)]
     purge: bool,
 }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_wrote_stays_until_it_is_purged_and_what_is_of_others_stays_too() {
+    fn user_files_stay_until_a_purge_and_files_of_others_always() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(Path::new("/usr/local"));
         install(root.path(), &layout, "mine");

@@ -117,7 +117,7 @@ pub(super) fn ensure() -> Result<()> {
         say(&format!("{error:#}; the tests of the container image are skipped"));
     }
     if let Err(error) = schemas::ensure() {
-        say(&format!("{error:#}; the manifests for Kubernetes are not held to its schemas"));
+        say(&format!("{error:#}; the manifests for Kubernetes are not checked against its schemas"));
     }
     if let Err(error) = ensure_some(&FOR_LINT.map(|(program, ..)| program)) {
         say(&format!("{error:#}; the check of the Debian package is skipped"));

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_record_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("record.toml");
         assert_eq!(Record::read(&file), None);

@@ -81,7 +81,7 @@ fn is_for_aarch64(file: &Path) -> Result<()> {
 fn is_refused() -> Result<Option<String>> {
     let (little, big) = (check("bpfel-unknown-none")?, check("bpfeb-unknown-none")?);
     if let Err(said) = little {
-        bail!("also a little-endian machine is refused:\n{said}");
+        bail!("even a little-endian machine is refused:\n{said}");
     }
     let Err(said) = big else { bail!("a big-endian machine is not refused") };
     ensure!(said.contains(REFUSED), "a big-endian machine is refused without a reason:\n{said}");

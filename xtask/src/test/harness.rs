@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passing_tests_printed_is_not_shown() {
+    fn output_of_passing_tests_is_not_shown() {
         let mut tally = Tally::default();
         assert_eq!(tally.take("test a ... ok"), Echo::Show);
         assert_eq!(tally.take("successes:"), Echo::Hide);

@@ -58,7 +58,7 @@ pub(super) fn systemd(filter: Option<&str>, wanted: &Wanted<'_>) -> Result<Tier>
 
 fn obstacle() -> Option<String> {
     if NSPAWN.file().is_none() {
-        return Some(format!("there is no {}; `cargo xtask setup` gets it where apt-get is", NSPAWN.name));
+        return Some(format!("there is no {}; `cargo xtask setup` installs it if there is apt-get", NSPAWN.name));
     }
     let missing = ["mmdebstrap", "dpkg-deb", "unshare", "nsenter", "tar"]
         .into_iter()

@@ -95,8 +95,8 @@ const AT_TCX: [(&str, &[&str]); 7] = [
     ("policy", &[]),
     ("traffic", &[]),
     ("program", &["every_named_frame", "classic_timeline", "behind_one_tag_or_two"]),
-    ("groups", &["each_of_16_prefixes", "by_itself_its_group_is_not_charged"]),
-    ("refusals", &["becomes_the_reset_of_its_client"]),
+    ("groups", &["each_of_16_prefixes", "own_refusals_are_not_charged"]),
+    ("refusals", &["becomes_a_reset"]),
     ("kept", &["another_build_takes_over"]),
 ];
 
@@ -234,7 +234,7 @@ fn listen_for(silence_max: Duration, command: &mut Command, name: &str, tally: &
         });
         if let Some(line) = unfinished {
             let test = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next()).unwrap_or(name);
-            tally.failed.push(format!("{test} said nothing for {} s and was ended", silence_max.as_secs()));
+            tally.failed.push(format!("{test} printed nothing for {} s and was ended", silence_max.as_secs()));
         }
     }
     let status = child.wait().with_context(|| format!("wait for `{}`", run::shown(command)))?;
@@ -291,7 +291,7 @@ mod tests {
         let mut hangs = Command::new("sh");
         hangs.args(["-c", "echo 'test one ... ok'; printf 'test two ... '; exec sleep 60"]);
         listen_for(Duration::from_millis(300), &mut hangs, "file", &mut tally).unwrap();
-        assert_eq!(tally.failed, ["two said nothing for 0 s and was ended"]);
+        assert_eq!(tally.failed, ["two printed nothing for 0 s and was ended"]);
         assert_eq!(tally.passed(), 1);
     }
 }

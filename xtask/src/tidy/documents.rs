@@ -51,7 +51,9 @@ pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
 
 fn is_document(path: &str) -> bool {
     let is_chapter = path.strip_prefix("docs/").is_some_and(|name| name.ends_with(".md"));
-    is_chapter || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"].contains(&path)
+    let others =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md"];
+    is_chapter || others.contains(&path) || path == "examples/README.md" || path == ".github/PULL_REQUEST_TEMPLATE.md"
 }
 
 /// Returns true for a shipped configuration, which has the same line limit as documents.

@@ -163,7 +163,7 @@ const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/API.md",
-        phrase: "A story has at most # episodes and # acts",
+        phrase: "A source's history has at most # episodes and # acts",
         sources: &[
             Source::Constant("ratelimit-history/src/query.rs", "ROWS_DEFAULT", 1),
             Source::Constant("ratelimit-history/src/query.rs", "ROWS_DEFAULT", 1),

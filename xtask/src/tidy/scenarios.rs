@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_test_or_elsewhere_or_without_a_letter_is_a_breach() {
+    fn a_name_without_a_test_in_its_crate_or_without_a_letter_is_a_breach() {
         let rows = ["`e_f` (C)", "`g_h` (C)", "`a_b` (U)", "`a_b`", "`a_b` (C); also: `g_h` (C)"];
         for row in rows {
             assert_eq!(lines_in_breach(&format!("| S1 | x | {row} |\n")), [1], "{row}");

@@ -68,7 +68,7 @@ fn each_turn_counts_behind_a_record_in_fragments_whatever_was_seen_in_its_place(
 }
 
 #[test]
-fn what_comes_first_behind_fragments_is_judged_by_itself() {
+fn the_first_data_after_fragments_is_judged_by_itself() {
     // Nothing was seen before the fragments, and there is no socket: a connection begins.
     let mut unread = Conversation::default();
     unread.come_in_fragments(false);

@@ -56,7 +56,7 @@ fn goes_on(mut known: Conversation, segment: &Segment, first: [u8; 4]) -> bool {
 const SEALED: [u8; 4] = [0xd5; 4];
 
 #[test]
-fn what_lies_whole_in_the_record_that_is_under_way_goes_on_whatever_its_server_says() {
+fn segments_within_the_current_record_go_on_whatever_the_server_says() {
     let known = within_a_record();
     let left = known.record_left;
     for (bytes, expected) in [(SHORT_BYTES, true), (left, true), (SHORT_BYTES - 1, false), (left + 1, false)] {
@@ -89,7 +89,7 @@ fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
 }
 
 #[test]
-fn another_connection_between_the_same_ports_does_not_go_on_by_the_record_of_the_one_before() {
+fn a_new_connection_on_the_same_ports_does_not_continue_the_old_record() {
     let known = within_a_record();
     let segment = within(&known, 0, SHORT_BYTES);
     let heard = Segment { acknowledged: known.acknowledged.wrapping_add(1), ..segment };
@@ -118,7 +118,7 @@ fn another_connection_between_the_same_ports_does_not_go_on_by_the_record_of_the
 }
 
 #[test]
-fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_about() {
+fn fast_path_data_is_counted_by_the_guard_with_the_next_judged_segment() {
     let mut client = Client::with_tls_1_3(false);
     client.sends(&data(120));
     client.hears(ANSWER);
@@ -139,7 +139,7 @@ fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_abou
 }
 
 #[test]
-fn what_a_server_has_nothing_of_is_not_taken_for_what_it_has() {
+fn records_that_the_server_did_not_receive_are_not_taken_as_received() {
     // The server drops every segment. A guess adds the requests that it may have instead.
     let mut client = Client::with_socket();
     let server = client.server.as_mut().unwrap();
@@ -249,7 +249,7 @@ fn few_frames_of_control_of_http2_are_free_and_those_that_follow_long_answers() 
 }
 
 #[test]
-fn what_ends_a_body_behind_an_early_answer_is_no_request_unless_it_is_answered() {
+fn the_end_of_a_body_after_an_early_answer_counts_only_if_answered() {
     let mut client = http2();
     for _ in 0..5 {
         assert_eq!(client.sends(&data(50)), 1);
@@ -259,7 +259,7 @@ fn what_ends_a_body_behind_an_early_answer_is_no_request_unless_it_is_answered()
 }
 
 #[test]
-fn what_is_as_long_as_a_ping_is_a_request_once_the_server_answers_it() {
+fn a_ping_sized_record_is_a_request_once_the_server_answers_it() {
     let mut client = http2();
     assert_eq!(client.sends(&data(50)), 1);
     assert_eq!(client.hears(ANSWER).sends(&data(17)), 0, "a PING");
@@ -327,7 +327,7 @@ fn a_body_goes_on_behind_two_interim_answers() {
 }
 
 #[test]
-fn a_body_between_the_servers_windows_is_part_of_its_request_until_an_answer_is_heard() {
+fn a_body_between_server_windows_belongs_to_its_request_until_an_answer() {
     let mut client = http2();
     assert_eq!(client.sends(&data(50)), 1);
     for bytes in [9, 9, 25, 10, 9, 130, 60, 10, 11, 12] {
@@ -342,7 +342,7 @@ fn a_body_between_the_servers_windows_is_part_of_its_request_until_an_answer_is_
 }
 
 #[test]
-fn headers_behind_a_preface_that_the_server_has_answered_are_the_request_that_counts() {
+fn headers_after_an_answered_preface_are_the_request_counted_with_it() {
     let mut client = Client::with_tls_1_3(true);
     assert_eq!(client.hears(TICKETS).sends(&data(64)), 1, "the preface");
     assert_eq!(client.hears(31).sends(&data(43)), 0, "the request");
@@ -406,7 +406,7 @@ fn a_body_of_http2_in_short_records_is_part_of_its_request() {
 }
 
 #[test]
-fn to_hide_where_records_begin_makes_nothing_free() {
+fn hidden_record_boundaries_make_no_request_free() {
     let mut client = Client::with_tls_1_3(false);
     // More records than are read, the last of which goes on in the next segment, and so on.
     let many: Vec<u8> = (0..40).flat_map(|_| data(20)).collect();
@@ -429,7 +429,7 @@ fn a_record_too_short_for_a_request_hides_none_behind_it() {
 }
 
 #[test]
-fn what_came_out_of_order_counts_once() {
+fn an_out_of_order_request_counts_once() {
     let mut client = Client::with_tls_1_3(false);
     assert_eq!(client.sends(&data(80)), 1);
     client.hears(TICKETS + ANSWER);
@@ -487,7 +487,7 @@ fn tickets_are_as_long_as_tickets_are() {
 }
 
 #[test]
-fn what_a_server_says_while_it_takes_a_body_is_no_answer_and_one_byte_more_is() {
+fn server_output_during_a_body_is_no_answer_until_one_byte_more() {
     let after_body = |mut client: Client, least: u32, more: u32| {
         let begins_at = client.sequence;
         assert_eq!(client.sends(&data(50)), 1);
@@ -512,7 +512,7 @@ fn what_a_server_says_while_it_takes_a_body_is_no_answer_and_one_byte_more_is() 
 }
 
 #[test]
-fn what_is_as_long_as_a_priority_is_one_where_headers_are_longer() {
+fn a_priority_sized_record_is_a_priority_if_headers_are_longer() {
     for (headers, requests) in [(30, 1), (31, 0)] {
         let mut client = http2();
         assert_eq!(client.sends(&data(headers)), 1);
@@ -546,7 +546,7 @@ fn a_handshakes_end_that_may_be_javas_leaves_it_open() {
 }
 
 #[test]
-fn where_it_is_a_guess_where_records_begin_few_windows_are_free() {
+fn few_window_updates_are_free_while_record_boundaries_are_guessed() {
     let mut client = http2();
     assert_eq!(client.sends(&data(50)), 1);
     // The bytes that are left out contain the beginning of a record.

@@ -52,7 +52,7 @@ proptest! {
 }
 
 #[test]
-fn what_one_limit_refuses_is_taken_back_from_those_before() {
+fn a_refusal_is_refunded_to_the_limits_charged_before_it() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 9), limit(8, Unit::Packets, 2)]));
     assert_eq!(memory.rule.is_of_limits_alone, 1);
     let judged: Vec<_> = (0..4).map(|_| memory.judges(PACKET)).collect();
@@ -66,7 +66,7 @@ fn what_one_limit_refuses_is_taken_back_from_those_before() {
 }
 
 #[test]
-fn what_does_more_than_its_limits_say_looks_before() {
+fn rules_beyond_plain_limits_check_before_they_charge() {
     let two = [limit(7, Unit::Packets, 9), limit(8, Unit::Packets, 2)];
     let mut leaky = two;
     leaky[1].is_gcra = 1;

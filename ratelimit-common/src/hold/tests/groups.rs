@@ -29,7 +29,7 @@ impl Memory {
 }
 
 #[test]
-fn a_group_admits_its_limit_of_many_sources_each_within_its_own_and_its_neighbour_is_untouched() {
+fn a_group_admits_its_limit_over_many_sources_and_spares_its_neighbour() {
     let memory = memory(grouped(&[limit(7, Unit::Packets, 3), limit(8, Unit::Packets, 10)], 1));
     assert!(!is_plain(&memory.rule));
     let judged = |sources: std::ops::Range<u32>| -> Vec<Reason> {
@@ -44,7 +44,7 @@ fn a_group_admits_its_limit_of_many_sources_each_within_its_own_and_its_neighbou
 }
 
 #[test]
-fn what_the_sources_own_limit_refuses_is_not_charged_to_its_group() {
+fn a_sources_own_refusals_are_not_charged_to_its_group() {
     let memory = memory(grouped(&[limit(7, Unit::Packets, 3), limit(8, Unit::Packets, 10)], 1));
     for packet in 0..8 {
         let expected = if packet < 3 { Reason::WithinLimit } else { Reason::OverLimit };
@@ -56,7 +56,7 @@ fn what_the_sources_own_limit_refuses_is_not_charged_to_its_group() {
 }
 
 #[test]
-fn what_a_group_refuses_is_charged_to_no_source_and_to_no_group_before() {
+fn a_group_refusal_is_charged_to_no_source_and_no_earlier_group() {
     let limits = [limit(7, Unit::Packets, 100), limit(8, Unit::Packets, 50), limit(9, Unit::Packets, 4)];
     let memory = memory(grouped(&limits, 1));
     for source in 0..6 {
@@ -94,7 +94,7 @@ fn a_rule_of_groups_alone_holds_them() {
 }
 
 #[test]
-fn what_a_group_refuses_bans_nobody_whatever_order_the_cpus_came_in() {
+fn a_group_refusal_bans_nobody_whatever_the_order_of_cpus() {
     let mut banning = grouped(&[limit(7, Unit::Packets, 5), limit(8, Unit::Packets, 3)], 1);
     let mut steps_ns = [0; BAN_STEPS_MAX];
     steps_ns[0] = 10 * SECOND_NS;
@@ -120,7 +120,7 @@ fn a_group_is_told_once_in_a_bucket_however_many_of_its_sources_are_refused() {
 }
 
 #[test]
-fn a_sampled_out_source_is_held_to_the_group_that_is_remembered_and_is_not_remembered_itself() {
+fn a_sampled_out_source_is_held_to_its_known_group_and_not_remembered() {
     for before_any_limit in [false, true] {
         let memory =
             memory(grouped(&[limit(7, Unit::Packets, 3), limit(8, Unit::Packets, 3), limit(9, Unit::Packets, 9)], 1));

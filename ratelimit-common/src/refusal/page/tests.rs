@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_server_would_not_simply_answer_has_no_options() {
+fn segments_that_a_server_would_not_simply_answer_have_no_options() {
     for is_v6 in [false, true] {
         let plain = request(is_v6, (1, 2), true, (3, 4), b"GET / HTTP/1.1\r\n\r\n");
         let at = 18 + if is_v6 { 40 } else { 20 };

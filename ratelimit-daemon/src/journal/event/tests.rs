@@ -118,7 +118,7 @@ fn a_line_says_source_rule_use_and_end() {
             detach(OnExit::Keep, Done { within: at(0), ..Done::default() }),
             "detach",
             "eth0 stays limited without the daemon; 0 packets dropped in 0s; \
-             `ratelimitd detach` takes the filter off",
+             `ratelimitd detach` removes the filter",
         ),
     ];
     for (event, kind, line) in rows {

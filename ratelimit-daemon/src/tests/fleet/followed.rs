@@ -19,8 +19,8 @@ async fn a_rule_that_no_other_host_has_and_another_number_of_hosts_are_said() {
     );
     let other = store.host_with(|config| config.policy.rules[0].name = "wed".to_owned()).await;
     says(Some(
-        "no other host has 10/5m connections of rule default: rules are shared that have the same name, unit, window and \
-         buckets on all",
+        "no other host has 10/5m connections of rule default: hosts share a rule only if its name, unit, window and \
+         buckets are the same",
     ))
     .await;
     assert_eq!(with().await, Some(0));
@@ -79,8 +79,8 @@ async fn counters_only_grow_when_the_fleet_starts_over_and_while_it_cannot() {
 }
 
 #[tokio::test]
-async fn a_ban_of_another_host_is_not_followed_by_a_rule_in_dry_run_or_of_another_name_or_without_bans() {
-    let Some(store) = Store::start("a_ban_of_another_host_is_not_followed") else { return };
+async fn remote_bans_skip_rules_in_dry_run_of_another_name_or_without_bans() {
+    let Some(store) = Store::start("remote_bans_skip_rules") else { return };
     let one = store.host().await;
     let follows = store.host().await;
     let dry = store.host_with(|config| config.policy.rules[0].mode = Mode::DryRun).await;
@@ -105,8 +105,8 @@ async fn a_ban_of_another_host_is_not_followed_by_a_rule_in_dry_run_or_of_anothe
 }
 
 #[tokio::test]
-async fn what_another_host_denies_locks_no_administrator_out_and_that_is_told() {
-    let Some(store) = Store::start("what_another_host_denies") else { return };
+async fn a_denial_by_another_host_locks_no_administrator_out_and_is_reported() {
+    let Some(store) = Store::start("a_denial_by_another_host") else { return };
     let one = store.host().await;
     let other = store.host_at("none", grants::around, |_| {}).await;
     one.is_connected().await;
@@ -118,7 +118,7 @@ async fn what_another_host_denies_locks_no_administrator_out_and_that_is_told() 
         let said = async || {
             let told = other.told(EventKind::Fleet).await;
             told.iter()
-                .any(|told| told.contains(&format!("says of {prefix} is not done here: ")) && told.contains(words))
+                .any(|told| told.contains(&format!("for {prefix} is not carried out here: ")) && told.contains(words))
         };
         eventually("told", SOON, said).await;
         assert!(other.state_of(prefix).await.iter().all(|of| of.0 != Standing::Denied), "{prefix}");

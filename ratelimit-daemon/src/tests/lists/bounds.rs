@@ -133,7 +133,7 @@ async fn a_version_that_is_replaced_before_it_is_accepted_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn what_is_accepted_is_read_strictly_and_a_list_that_nothing_names_is_said_to_be_none() {
+async fn accepted_lists_are_read_strictly_and_unnamed_ones_reported_as_unused() {
     let mut site = Watched::new();
     site.write("bad.txt", sixteens(16) + "nonsense\n");
     let refused = accept(&mut site, "bad.txt").unwrap_err();

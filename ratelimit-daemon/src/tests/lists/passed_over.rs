@@ -65,9 +65,9 @@ async fn however_a_list_comes_whom_this_host_needs_is_not_denied_by_it() {
         let (mut site, said) = came(way, "10.0.0.0/24\n172.16.0.0/24\n172.16.0.5\n192.0.2.7\n");
         assert_eq!(site.denied(), ["192.0.2.7/32", "198.51.100.0/24"], "{way}");
         for line in [
-            "10.0.0.0/24 holds 10.0.0.1, the default gateway: it is passed over",
-            "172.16.0.0/24 holds 172.16.0.5, an address of this host: it is passed over",
-            "172.16.0.5 is an address of this host: it is passed over",
+            "10.0.0.0/24 holds 10.0.0.1, the default gateway: it is ignored",
+            "172.16.0.0/24 holds 172.16.0.5, an address of this host: it is ignored",
+            "172.16.0.5 is an address of this host: it is ignored",
         ] {
             assert_eq!(said.matches(line).count(), 1, "{way}: {line}: {said}");
         }

@@ -61,7 +61,7 @@ fn assert_whole(site: &mut Watched) {
 }
 
 #[tokio::test]
-async fn a_start_with_a_list_that_cannot_be_read_takes_the_last_good_version_until_the_file_is_mended() {
+async fn a_start_with_an_unreadable_list_uses_the_last_good_version() {
     let gzip = [0x1f_u8, 0x8b, 8, 0].iter().map(|byte| char::from(*byte)).collect::<String>();
     for (text, why) in [
         (None, "cannot read the list file: no such file"),
@@ -172,7 +172,7 @@ async fn a_group_and_an_allow_list_have_their_last_good_version_after_a_start() 
 }
 
 #[tokio::test]
-async fn lists_that_cannot_hold_together_leave_the_largest_out_and_not_the_host_without_limits() {
+async fn lists_too_wide_together_leave_out_the_largest_and_keep_the_limits() {
     let mut site = Watched::new();
     let bounds = "[safety]\ndeny_list_share = \"off\"\ndeny_list_growth = \"off\"\n";
     site.write("ratelimitd.toml", format!("{FILE}{bounds}"));
@@ -196,7 +196,7 @@ async fn a_configuration_that_is_wrong_by_itself_does_not_start_whatever_its_lis
 }
 
 #[tokio::test]
-async fn a_copy_that_is_damaged_or_of_other_users_is_not_taken_and_a_full_disk_stops_nothing() {
+async fn damaged_or_foreign_copies_are_not_used_and_a_full_disk_stops_nothing() {
     let mut site = Watched::new();
     let copies = site.directory.path().join("state/lists");
     let copy = |site: &Watched| {
@@ -228,7 +228,7 @@ async fn a_copy_that_is_damaged_or_of_other_users_is_not_taken_and_a_full_disk_s
     assert_eq!(site.denied(), ["198.51.100.0/24", "203.0.113.7/32"], "{said}");
     assert_eq!(said.matches("its copy cannot be written").count(), 2, "{said}");
     let unkept = site.stats().unkept.clone().unwrap();
-    assert!(unkept.starts_with("A RESTART FORGETS the version of a list file that is in force: /"), "{unkept}");
+    assert!(unkept.starts_with("A RESTART FORGETS which version of a list file is in force: /"), "{unkept}");
     // Once there is room, both copies are written.
     std::fs::remove_file(&copies).unwrap();
     (0..40).for_each(|_| drop(site.look()));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_what_was_counted_since() {
+    fn only_counts_since_the_copy_are_added() {
         let of = |packets| {
             let mut counters = Counters::default();
             counters.by_reason[9] = Tally { packets, bytes: packets * 60 };

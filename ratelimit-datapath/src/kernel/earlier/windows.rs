@@ -111,7 +111,7 @@ impl Kernel {
         }
         state::check_pin(&self.earlier()?.dir, expected)?;
         let data = open(&path)?;
-        let entries = data.info().with_context(|| format!("look at {}", path.display()))?.max_entries();
+        let entries = data.info().with_context(|| format!("inspect {}", path.display()))?.max_entries();
         batch::visit(data.fd().as_fd(), key_len, VALUE, entries, |key, value| {
             let Some((window, value)) = Window::of(key).zip(value.try_into().ok()) else { return };
             if let Some(&slot) = slots.get(&window.slot) {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_admitted_since_the_copy_is_what_the_buckets_hold_more() {
+    fn admissions_since_the_copy_are_what_the_buckets_gained() {
         let since = |before: &[_], after: &[_]| admitted_since(&MINUTE, &window(before), &window(after), Nanos(0));
         assert_eq!(since(&[], &[(100, 3)]), 3, "a source that was not there");
         assert_eq!(since(&[(100, 3)], &[(100, 3)]), 0);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_leaky_bucket_was_filled_by_since_the_copy_is_what_it_drains_later() {
+    fn a_leaky_buckets_fill_since_the_copy_is_its_later_drain_time() {
         let leaky = Limit { is_gcra: 1, bucket_ns: 30 * SECOND_NS, amount: 6, ..MINUTE };
         let since = |before: u64, after: u64| {
             let of = |seconds: u64| [seconds * SECOND_NS, 0, 0, 0, 0, 0, 0, 0];

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_heard_any_more_grows_older_and_a_copy_that_is_stopped_is_not_said_any_more() {
+    async fn silent_hosts_age_and_a_stopped_copy_is_no_longer_reported() {
         let (mut task, _acts) = task(1);
         let record = |process| Record { process, ..Record::default() };
         let listed =
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn once_a_shard_answers_that_was_silent_for_an_interval_others_are_told_to_ask_again() {
+    async fn a_shard_that_answers_after_a_silent_interval_makes_others_ask_again() {
         let (mut task, _acts) = task(1);
         task.is_heard = true;
         let call = Call { host: HostId([1; 8]), sequence: Sequence(1), shard: Shard(3), groups: Vec::new() };

@@ -30,7 +30,7 @@ fn answers_of_every_kind_pass_however_they_are_cut() {
 }
 
 #[test]
-fn what_no_honest_store_sends_ends_the_stream() {
+fn an_answer_beyond_the_bounds_ends_the_stream() {
     let deep = b"*1\r\n".repeat(DEPTH_MAX + 1);
     let long = [&b"$4194304\r\n"[..], &[b'a'; 100]].concat();
     let text = [&b"+"[..], &[b'a'; LINE_BYTES_MAX + 1]].concat();

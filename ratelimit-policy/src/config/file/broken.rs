@@ -40,7 +40,7 @@ pub(super) fn add(path: &Path, contents: &str, top: &Spanned<DeTable<'_>>, error
         is_doubled |= is_second_rule(contents, error);
     }
     if let Some(error) = structural {
-        found.push(diagnostic(path, contents, error, Some("what follows is not checked until this is mended")));
+        found.push(diagnostic(path, contents, error, Some("the lines after it are not checked until this is fixed")));
     }
 }
 
@@ -89,11 +89,11 @@ fn diagnostic(path: &Path, contents: &str, error: &Error, and: Option<&str>) -> 
 fn said(message: &str, is_nothing: bool) -> (String, &'static str) {
     let message = message.lines().collect::<Vec<_>>().join(": ");
     if message.starts_with("string values must be quoted") {
-        let missing = ("the value is missing".to_owned(), "write it behind the `=`, texts in quotes: \"…\"");
+        let missing = ("the value is missing".to_owned(), "write it after the `=`, texts in quotes: \"…\"");
         return if is_nothing { missing } else { ("a text needs quotes".to_owned(), "put it in quotes: \"…\"") };
     }
     let help = if message.contains("invalid date") || message.contains("invalid time") {
-        "write a date that there is, as in 2027-03-31"
+        "write a date that exists, as in 2027-03-31"
     } else if message.contains("duplicate key") {
         "keep one of the two"
     } else if message.contains("unclosed array") || message.contains("array elements") {

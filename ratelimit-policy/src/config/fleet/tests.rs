@@ -64,11 +64,11 @@ fn every_key_reads_as_documented() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_what_can() {
+fn invalid_settings_are_refused_with_a_hint_at_valid_ones() {
     let at = |url: &str, more: &str| format!("url = \"{url}\"\nsecret_file = \"s\"\n{more}");
     let good = "redis://192.0.2.1";
     for (lines, words) in [
-        (String::new(), "`fleet.url` is missing, or empty (say where"),
+        (String::new(), "`fleet.url` is missing, or empty (name the store"),
         ("url = []".into(), "`fleet.url` is missing"),
         (at("192.0.2.1:6379", ""), "is not an address of a store (write redis://HOST:PORT"),
         (at("http://192.0.2.1", ""), "`http://` is not a store's (write redis://"),
@@ -79,20 +79,20 @@ fn what_cannot_be_meant_is_refused_with_what_can() {
         (at("redis://[2001:db8::g]:1", ""), "is not a host"),
         (at("redis://192.0.2.1:0", ""), "from 1 to 65535"),
         (at("redis://192.0.2.1:65536", ""), "from 1 to 65535"),
-        (at("redis://192.0.2.1/3", ""), "nothing stands behind the port"),
+        (at("redis://192.0.2.1/3", ""), "an address ends with the port"),
         (at("redis://192.0.2.1?a=b", ""), "an address holds no user, no password and no parameters"),
-        (at("unix://run/redis.sock", ""), "the whole path of a socket"),
+        (at("unix://run/redis.sock", ""), "an absolute path of a socket"),
         ("url = [\"redis://a\", \"rediss://b\"]\nsecret_file = \"s\"".into(), "all redis://, or all rediss://"),
         ("url = [\"unix:///a\", \"unix:///b\"]".into(), "all redis://, or all rediss://"),
         ("url = \"redis://192.0.2.1\"".into(), "`fleet.secret_file` is missing, or empty (without a secret"),
         ("url = [\"redis://127.0.0.1\", \"redis://192.0.2.1\"]".into(), "`fleet.secret_file` is missing"),
         (at(good, "ca_file = \"ca\""), "write rediss:// in `url`"),
-        (at("rediss://192.0.2.1", "cert_file = \"c\""), "name that too: key_file"),
-        (at("rediss://192.0.2.1", "key_file = \"k\""), "name that too: cert_file"),
+        (at("rediss://192.0.2.1", "cert_file = \"c\""), "add key_file"),
+        (at("rediss://192.0.2.1", "key_file = \"k\""), "add cert_file"),
         (at(good, "name = \"a b\""), "a name cannot hold ' '"),
-        (at(good, "username = \"\""), "a user of the store is one word"),
-        (at(good, "interval = \"199ms\""), "each 200ms to 1m"),
-        (at(good, "interval = \"61s\""), "each 200ms to 1m"),
+        (at(good, "username = \"\""), "the name of a user of the store is one word"),
+        (at(good, "interval = \"199ms\""), "an interval is 200ms to 1m"),
+        (at(good, "interval = \"61s\""), "an interval is 200ms to 1m"),
         (at(good, "hosts = 1"), "a whole number from 2 to 1024"),
         (at(good, "hosts = 1025"), "a whole number from 2 to 1024"),
         (at(good, "floor = \"100%\""), "a whole number from 0 to 99"),
@@ -165,7 +165,7 @@ fn each_form_of_an_address_is_taken_and_loopback_and_sockets_are_local() {
     }
     assert!(fleet_of(&format!("url = [{}]\nsecret_file = \"s\"", "\"redis://a\",".repeat(NODES_MAX))).is_ok());
     let error = fleet_of(&format!("url = [{}]\nsecret_file = \"s\"", "\"redis://a\",".repeat(NODES_MAX + 1)));
-    assert!(error.unwrap_err().contains("64 addresses are the most"));
+    assert!(error.unwrap_err().contains("more than 64 addresses"));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn limits_are_shared_where_there_is_a_fleet_unless_the_rule_says_otherwise() {
 }
 
 #[test]
-fn what_a_limit_is_called_in_the_fleet_says_all_but_the_amount() {
+fn a_limits_fleet_identity_contains_everything_but_the_amount() {
     let of = |rule: &str| parsed(LOCAL, rule).unwrap().policy.fleet_limits().next().unwrap().2;
     let expected = FleetLimit {
         identity: "default/requests/strict/5x60000000000/verified".into(),
@@ -221,7 +221,7 @@ fn what_a_limit_is_called_in_the_fleet_says_all_but_the_amount() {
 }
 
 #[test]
-fn bits_that_mean_something_else_are_in_another_window_and_those_without_a_fleet_where_they_were() {
+fn shared_limits_get_a_window_of_their_own_and_local_ones_keep_theirs() {
     let slot = |fleet: &str, rule: &str| parsed(fleet, rule).unwrap().policy.rules[0].limits[0].slot;
     let alone = slot("", "limits = [\"1000/5m\"]");
     assert_eq!(slot(LOCAL, "limits = [\"1000/5m\"]\nfleet = false"), alone, "off is as it was");
@@ -238,7 +238,7 @@ fn a_leaky_bucket_is_not_shared() {
         ("limits = [\"6/30s\"]\nalgorithm = \"gcra\"\nfleet = true", 8),
     ] {
         let error = words(&parsed(LOCAL, rule).unwrap_err());
-        assert!(error.contains("has no buckets to sum over the fleet (use algorithm = \"buckets\""), "{error}");
+        assert!(error.contains("has no buckets that the fleet can sum (use algorithm = \"buckets\""), "{error}");
         assert!(error.contains(&format!("r.toml:{line}:")), "{error}");
     }
     assert_eq!(limits("limits = [\"6/30s\"]\nalgorithm = \"gcra\"\nfleet = false")[0].shared, None);
@@ -258,11 +258,7 @@ fn an_amount_that_a_shared_cell_does_not_hold_is_refused_with_the_most() {
 #[test]
 fn a_rule_cannot_be_shared_by_nobody() {
     for (fleet, rule, words) in [
-        (
-            "",
-            "fleet = true",
-            "there is no fleet to share its limits with (say where the hosts tell each other: [fleet]",
-        ),
+        ("", "fleet = true", "there is no fleet to share its limits with (name the store: [fleet]"),
         ("", "fleet_sum = \"all\"", "no limit of this rule is shared (leave it out"),
         (LOCAL, "fleet = false\nfleet_sum = \"all\"", "no limit of this rule is shared"),
         (LOCAL, "fleet = 1", "`1` is not one of them"),
@@ -281,7 +277,8 @@ fn a_fleet_that_helps_little_is_warned_of() {
     assert_eq!(warnings(&with_secret, "limits = [\"1000/5m\"]"), [""; 0]);
     assert_eq!(
         warnings(LOCAL, "limits = [\"1000/5m\"]"),
-        ["the fleet has no secret: all that reach its store can read the addresses and forge bans; set secret_file"]
+        ["the fleet has no secret: everyone who reaches its store can read the addresses and forge bans; set \
+            secret_file"]
     );
     let short = warnings(&with_secret, "limits = [\"10/10s\"]");
     assert!(
@@ -289,7 +286,7 @@ fn a_fleet_that_helps_little_is_warned_of() {
         "{short:?}"
     );
     let none = warnings(&with_secret, "limits = [\"1000/5m\"]\nfleet = false");
-    assert_eq!(none, ["no rule's limits are shared: the fleet carries bans alone"]);
+    assert_eq!(none, ["no rule shares its limits: the fleet shares only bans"]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_key_with_its_default_is_a_file_without_it() {
 }
 
 #[test]
-fn what_needs_a_restart_is_what_a_reload_refuses() {
+fn keys_that_need_a_restart_are_those_a_reload_refuses() {
     let needs: Vec<_> = TOP.iter().filter(|key| key.reload == Reload::NeedsRestart).map(|key| key.name).collect();
     let old = parse(&file_with("", "")).expect("a configuration");
     let new = "hook = \"xdp\"\nxdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"\n\

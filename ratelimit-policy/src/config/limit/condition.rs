@@ -55,7 +55,7 @@ pub(super) fn read(text: &str) -> Result<Option<Condition>, SyntaxError> {
             }
         };
         if is_second {
-            return Err(wrong(format!("{key} is said twice")));
+            return Err(wrong(format!("{key} is given twice")));
         }
     }
     Ok((condition != Condition::default()).then_some(condition))
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_condition_is_said_where_it_stands() {
+    fn errors_in_a_condition_are_reported_at_their_place() {
         for (text, part) in [
             ("20/1m status=", "`` is no status"),
             ("20/1m status=40", "`40` is no status"),
             ("20/1m status=600", "`600` is no status"),
             ("20/1m status=9xx", "`9xx` is no status"),
-            ("20/1m status=401 status=403", "status is said twice"),
+            ("20/1m status=401 status=403", "status is given twice"),
             ("20/1m path=login", "`login` is no path"),
             ("20/1m path=/a method=G/T", "`G/T` is no method"),
             ("20/1m path=/a agent=x", "there is no condition `agent`"),

@@ -225,7 +225,7 @@ fn of_program(text: &str) -> Option<String> {
     match (window, number(&["gt", "ge", ">", ">="])) {
         (Some(window_ns), Some(count)) => Some(format!("write {}", limit(count, window_ns, Some(unit))?)),
         (Some(window_ns), None) => {
-            Some(format!("say how many pass in that time, as in {}", limit(100, window_ns, Some(unit))?))
+            Some(format!("give the amount for that time, as in {}", limit(100, window_ns, Some(unit))?))
         }
         (None, Some(count)) => {
             Some(format!("the window is that of the stick-table: write {count}/DUR {label}, with its time for DUR"))
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_programs_are_told_is_said_as_it_is_told_here() {
+    fn limits_of_other_programs_are_translated_to_this_syntax() {
         for (text, expected) in [
             (
                 "rate=10r/s burst=20",
@@ -318,7 +318,7 @@ mod tests {
                 "write 5/10m, and block_for = \"1h\" to ban sources that exceed it",
             ),
             ("maxretry=70 findtime=1w", "write 10/24h"),
-            ("http_req_rate(10s)", "say how many pass in that time, as in 100/10s requests"),
+            ("http_req_rate(10s)", "give the amount for that time, as in 100/10s requests"),
             (
                 "sc_http_req_rate(0) gt 100",
                 "the window is that of the stick-table: write 100/DUR requests, with its time for DUR",

@@ -47,7 +47,7 @@ pub(super) fn read(text: &str) -> Result<Per, SyntaxError> {
     let at = scanner.at();
     let rest = scanner.rest();
     if rest.is_empty() {
-        return Err(SyntaxError::new(at..at, "what it is per is missing").with_help(HELP));
+        return Err(SyntaxError::new(at..at, "the group after `per` is missing").with_help(HELP));
     }
     if rest.eq_ignore_ascii_case(LIST) {
         return Ok(Per::List);
@@ -67,7 +67,7 @@ pub(super) fn read(text: &str) -> Result<Per, SyntaxError> {
         let (missing, both) =
             if v4 > u64::from(IPV4_MOST) { ("IPv4", format!("/24,/{v4}")) } else { ("IPv6", format!("/{v4},/56")) };
         let error = SyntaxError::new(text.len()..text.len(), format!("the length of {missing} prefixes is missing"));
-        return Err(error.with_help(format!("say both, the one of IPv4 first: per {both}")));
+        return Err(error.with_help(format!("give both, the one of IPv4 first: per {both}")));
     }
     if !scanner.take(',') {
         return Err(foreign(text, &scanner));
@@ -91,7 +91,7 @@ fn foreign(text: &str, scanner: &Scanner<'_>) -> SyntaxError {
     let word = text[span.start..].trim();
     let error = SyntaxError::new(span, "this does not belong in a group");
     if UNITS.contains(&word) {
-        return error.with_help(format!("what is counted comes before the group: 5/1m {word} per /24,/56"));
+        return error.with_help(format!("the unit comes before the group: 5/1m {word} per /24,/56"));
     }
     error.with_help(HELP)
 }
@@ -165,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_group_is_said_where_it_stands() {
+    fn errors_in_a_group_are_reported_at_their_place() {
         for (text, span, problem, help) in [
-            ("5/1m per", 8..8, "what it is per is missing", HELP),
+            ("5/1m per", 8..8, "the group after `per` is missing", HELP),
             ("5/1m per lists", 9..14, "`lists` is no group of sources", "did you mean per list?"),
             ("5/1m per country", 9..16, "`country` is no group of sources", HELP),
             ("5/1m per 24", 9..11, "`24` is no group of sources", "a length begins with a slash: per /24,/56"),
@@ -175,13 +175,13 @@ mod tests {
                 "5/1m per /24",
                 12..12,
                 "the length of IPv6 prefixes is missing",
-                "say both, the one of IPv4 first: per /24,/56",
+                "give both, the one of IPv4 first: per /24,/56",
             ),
             (
                 "5/1m per /56",
                 12..12,
                 "the length of IPv4 prefixes is missing",
-                "say both, the one of IPv4 first: per /24,/56",
+                "give both, the one of IPv4 first: per /24,/56",
             ),
             (
                 "5/1m per /56,/24",
@@ -212,7 +212,7 @@ mod tests {
                 "5/1m per /24,56",
                 12..12,
                 "the length of IPv6 prefixes is missing",
-                "say both, the one of IPv4 first: per /24,/56",
+                "give both, the one of IPv4 first: per /24,/56",
             ),
             ("5/1m per /24,/", 13..14, "this is no prefix length", HELP),
             ("5/1m per /24,/56,/64", 16..17, "this does not belong in a group", HELP),
@@ -221,7 +221,7 @@ mod tests {
                 "5/1m per /24,/56 connections",
                 17..18,
                 "this does not belong in a group",
-                "what is counted comes before the group: 5/1m connections per /24,/56",
+                "the unit comes before the group: 5/1m connections per /24,/56",
             ),
             ("5/1m per /99999999999999999999,/56", 9..30, "this is no prefix length", HELP),
             (

@@ -115,7 +115,7 @@ pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
         match scanner.rest().chars().next() {
             None => {
                 let missing = SyntaxError::new(text.len()..text.len(), "the window is missing");
-                return Err(missing.with_help("say in how much time, after a slash, as in 1000/5m"));
+                return Err(missing.with_help("add a time after a slash, as in 1000/5m"));
             }
             Some('/') => {
                 scanner.take('/');
@@ -135,7 +135,7 @@ pub(in crate::config) fn read(text: &str) -> Result<Said, SyntaxError> {
     if word.starts_with(char::is_alphabetic) {
         let of = parse_unit(word).map_err(|error| error.shifted(at))?;
         if is_said {
-            let error = SyntaxError::new(span, "the unit is said before the window already");
+            let error = SyntaxError::new(span, "the unit is already given before the window");
             return Err(error.with_help("leave one of the two out"));
         }
         check_size(&text[amount_span.clone()], is_size, of, span)?;

@@ -38,7 +38,7 @@ impl Groups<'_> {
         let wrong = |problem: String, help: &str| Err(SyntaxError::new(span.clone(), problem).with_help(help));
         match (self.from, source) {
             (None, Source::CommandLine) => wrong(
-                "no list is named, and flags name none".to_owned(),
+                "no list is named, and flags cannot name one".to_owned(),
                 "write a file for `ratelimitd run`: [lists], and a rule with from = [\"@NAME\"]",
             ),
             (None, Source::File { .. }) => wrong(
@@ -47,7 +47,7 @@ impl Groups<'_> {
             ),
             (Some([_]), _) => Ok(()),
             (Some(entries), _) => wrong(
-                format!("`from` has {} entries, and a limit per list is of one list", entries.len()),
+                format!("`from` has {} entries, and a limit per list covers one list", entries.len()),
                 "put them into one list under [lists], or give each a [[rule.override]]",
             ),
         }
@@ -70,7 +70,7 @@ fn shorter(length: u8, client: u8, family: &str, key: &str, span: &Range<usize>)
         return Err(wrong(problem).with_help(format!("choose a longer {key}, or leave `per` out")));
     }
     let problem = if length == client {
-        format!("a /{length} is one {family} source ({key}), and no group of them")
+        format!("a /{length} is one {family} source ({key}), not a group")
     } else {
         format!("a /{length} is a part of one {family} source, which is a /{client} ({key})")
     };
@@ -82,7 +82,7 @@ pub(super) fn of_source(rate: &Rate, end: usize, what: &str) -> Result<(), Synta
     if rate.per == Per::Source {
         return Ok(());
     }
-    let error = SyntaxError::new(rate.per_at.min(end)..end, format!("{what} is of each source"));
+    let error = SyntaxError::new(rate.per_at.min(end)..end, format!("{what} applies to each source"));
     Err(error.with_help("leave `per` out; a rule in dry run tries limits of groups"))
 }
 
@@ -91,9 +91,9 @@ pub(super) fn of_source(rate: &Rate, end: usize, what: &str) -> Result<(), Synta
 pub(super) fn check_fleet(fleet: Option<InFleet<'_>>, limits: &[Limit], source: &Source, found: &mut Found) {
     let written = fleet.and_then(|fleet| fleet.written).filter(|_| !limits.is_empty());
     if let Some(written) = written.filter(|_| limits.iter().all(|limit| limit.per != Per::Source)) {
-        let problem = "hosts share limits of each source, and all limits of this rule are of groups";
+        let problem = "hosts share only limits of each source, and all limits of this rule are for groups";
         let error = SyntaxError::new(0..written.text.len(), problem);
-        let help = "leave it out: each host holds groups by itself; or add a limit of each source";
+        let help = "leave it out, because each host limits groups alone; or add a limit of each source";
         found.push(source.wrong(written, error.with_help(help)));
     }
 }

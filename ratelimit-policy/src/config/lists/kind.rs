@@ -13,8 +13,8 @@ pub(super) struct Foreign {
 
 /// Number of characters from the start of a file that are examined.
 const LOOKED_AT: usize = 4096;
-const FETCH_AGAIN: &str = "fetch the list again, and look at what the server answers";
-const UNPACK: &str = "unpack it; gzip alone is read as it is";
+const FETCH_AGAIN: &str = "fetch the list again, and check the server's answer";
+const UNPACK: &str = "unpack it; only gzip files are read without unpacking";
 
 /// First bytes of packed and other binary files, with problem and help. Bytes that are not UTF-8 appear as U+FFFD.
 const MAGIC: [(&str, &str, &str); 6] = [
@@ -41,7 +41,7 @@ pub(super) fn foreign(contents: &str) -> Option<Foreign> {
     if zeros > 0 {
         return foreign("it is a binary file", FETCH_AGAIN);
     }
-    let text = contents.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+    let text = without_mark(contents);
     match text.chars().next()? {
         '<' => {
             let start: String = text.chars().take(64).collect::<String>().to_ascii_lowercase();
@@ -56,6 +56,16 @@ pub(super) fn foreign(contents: &str) -> Option<Foreign> {
 
 /// Returns true if the first line may be a whole object. A single line that is cut off counts too.
 fn is_json_lines(text: &str) -> bool {
-    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
-    first.trim_end().ends_with('}') || rest.trim().is_empty()
+    let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
+    ends_first_line_with_object(text) || rest.trim().is_empty()
+}
+
+/// Returns true if the first line ends with the closing brace of an object.
+pub(super) fn ends_first_line_with_object(text: &str) -> bool {
+    text.lines().next().is_some_and(|line| line.trim_end().ends_with('}'))
+}
+
+/// Returns the text without a byte order mark and blanks at its start.
+pub(super) fn without_mark(contents: &str) -> &str {
+    contents.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}')
 }

@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::entry::whole;
+use super::kind;
 
-/// Names of the publishers whose documents are read, for advice to the user.
-pub(super) const KNOWN: &str = "read are a JSON object in each line with the prefix under `cidr` or `ip`, and the \
-     documents of Google, Bing, OpenAI, AWS, Azure, Google Cloud, Oracle, Cloudflare, Fastly and GitHub";
+/// Supported forms of JSON, with the names of the publishers, for advice to the user.
+pub(super) const KNOWN: &str = "supported are one JSON object in each line with the prefix under `cidr` or `ip`, and \
+    the documents of Google, Bing, OpenAI, AWS, Azure, Google Cloud, Oracle, Cloudflare, Fastly and GitHub";
 
 /// Keys of all known documents. Other keys are ignored.
 #[derive(Default, Deserialize)]
@@ -18,17 +19,17 @@ pub(super) const KNOWN: &str = "read are a JSON object in each line with the pre
 struct Document {
     /// Google, Google Cloud, Bing, OpenAI and others with that form. AWS, for IPv4.
     prefixes: Option<Vec<Entry>>,
-    /// AWS, for IPv6.
+    /// IPv6 prefixes of AWS.
     ipv6_prefixes: Option<Vec<Entry>>,
-    /// Azure: service tags.
+    /// Service tags of Azure, each with its prefixes.
     values: Option<Vec<Tag>>,
-    /// Oracle.
+    /// Regions of Oracle, each with its prefixes.
     regions: Option<Vec<Region>>,
-    /// Cloudflare.
+    /// Prefixes of Cloudflare's API, by family.
     result: Option<Families>,
-    /// Fastly, for IPv4.
+    /// IPv4 prefixes of Fastly.
     addresses: Option<Vec<String>>,
-    /// Fastly, for IPv6.
+    /// IPv6 prefixes of Fastly.
     ipv6_addresses: Option<Vec<String>>,
     #[serde(flatten)]
     github: GitHub,
@@ -98,7 +99,7 @@ pub(super) struct Refused(pub(super) String);
 /// # Errors
 /// Fails if a known document is cut off, has another form, or has a text in place of a prefix.
 pub(super) fn prefixes(text: &str) -> Option<Result<Vec<IpNet>, Refused>> {
-    let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+    let text = kind::without_mark(text);
     if !text.starts_with('{') {
         return None;
     }
@@ -106,7 +107,7 @@ pub(super) fn prefixes(text: &str) -> Option<Result<Vec<IpNet>, Refused>> {
     let document = match documents.next()? {
         Ok(document) => document,
         // Lines of JSON objects have errors of their own.
-        Err(_) if text.lines().next().is_some_and(|line| line.trim_end().ends_with('}')) => return None,
+        Err(_) if kind::ends_first_line_with_object(text) => return None,
         Err(error) => {
             let what = if error.is_eof() { "that is cut off" } else { "in no known form" };
             return Some(Err(Refused(format!("it is a JSON document {what} (line {})", error.line()))));
@@ -114,7 +115,7 @@ pub(super) fn prefixes(text: &str) -> Option<Result<Vec<IpNet>, Refused>> {
     };
     let texts = document.texts()?;
     if documents.next().is_some() {
-        return Some(Err(Refused("it is a JSON document with more behind its end".to_owned())));
+        return Some(Err(Refused("it is a JSON document with more text after its end".to_owned())));
     }
     Some(
         texts

@@ -84,15 +84,15 @@ fn read(path: &Path, contents: &str, most: Option<usize>) -> Reading {
         return Reading { is_whole: false, ..of };
     }
     if let Some(line) = lone_return(contents) {
-        let problem = "a carriage return stands in it, and ends no line";
-        of.found.push(wrong(path, line, 1, problem, "end lines as Unix does, or Windows"));
+        let problem = "it contains a carriage return that does not end a line";
+        of.found.push(wrong(path, line, 1, problem, "end lines as on Unix or Windows"));
         of.is_whole = false;
     }
     for line in lines(contents) {
         // The header line of a table stands before all entries.
         if of.prefixes.is_empty() && of.bad_lines == 0 && entry::is_head(line.text) {
             let Some(column) = entry::extent_column(line.text) else { continue };
-            let problem = format!("its column `{column}` says how much more than one address a line means");
+            let problem = format!("its column `{column}` extends each line to more than one address");
             of.found.push(at_start(
                 path,
                 problem,

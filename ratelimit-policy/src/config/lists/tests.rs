@@ -39,7 +39,7 @@ fn an_error_in_a_list_file_names_file_line_and_column() {
 }
 
 #[test]
-fn as_many_entries_as_documented_and_no_more() {
+fn lists_hold_the_documented_number_of_entries_and_no_more() {
     let lines = |count| (0..count).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at)));
     let both = |count| lines(count).chain((0..count).map(|at| format!("2001:db8::{:x}:{:x}\n", at >> 16, at & 0xffff)));
     assert_eq!(parsed(&both(1_048_576).collect::<String>()).len(), LIST_ENTRIES_MAX);
@@ -126,7 +126,7 @@ fn published_lists_read_as_they_are() {
 
 proptest! {
     #[test]
-    fn what_is_wrong_in_a_list_file_is_said_without_its_text(
+    fn errors_in_a_list_file_are_reported_without_its_text(
         before in "([0-9]{1,3}\n){0,3}",
         address in "(192\\.0\\.2\\.0/|2001:db8::/)?",
         secret in "[a-z:$./]{0,6}qzx[ -~]{0,40}",

@@ -24,7 +24,7 @@ impl RuleSettings {
             (None, true) => {
                 let written = self.values.one("fleet")?;
                 let error = SyntaxError::new(0..written.text.len(), "there is no fleet to share its limits with");
-                let help = "say where the hosts tell each other: [fleet] with url = \"redis://…\"";
+                let help = "name the store: [fleet] with url = \"redis://…\"";
                 context.found.push(source.wrong(written, error.with_help(help)));
                 None
             }

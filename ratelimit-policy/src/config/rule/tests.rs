@@ -197,7 +197,7 @@ fn halves_of_everyone_in_a_list_file_are_passed_over_unless_everyone_is_meant() 
 }
 
 #[test]
-fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
+fn errors_in_one_of_several_rules_are_reported_with_name_and_place() {
     let web = "[[rule]]\nname = \"web\"\nlimits = [\"1/s\"]\n";
     let second = |lines: &str| format!("{web}[[rule]]\n{lines}\n");
     for (lines, problem, line, column, help) in [
@@ -207,7 +207,7 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             "bad value for `rule.name` of rule web: there is a rule web already",
             6,
             9,
-            "names tell",
+            "identify rules by their names",
         ),
         ("name = \"b\"", "`rule.limits` of rule b is missing, or empty", 0, 0, "limits = [\"1000/5m\"] under [[rule]]"),
         (
@@ -299,14 +299,14 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             "bad value for `rule.block_for` of rule b: there are at most 4 bans of growing length",
             8,
             35,
-            "the last one",
+            "later bans",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nblock_prefix_after = 8",
-            "bad value for `rule.block_prefix_after` of rule b: there is no ban that could grow to a prefix",
+            "bad value for `rule.block_prefix_after` of rule b: the rule does not ban",
             8,
             22,
-            "say how long a source is banned",
+            "give the length of a ban",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unproven = true\nblock_prefix_after = 8",
@@ -317,14 +317,14 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nforget_after = \"1d\"",
-            "bad value for `rule.forget_after` of rule b: there is no ban to forget",
+            "bad value for `rule.forget_after` of rule b: the rule has no bans to forget",
             8,
             17,
             "block_for",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nban_unproven = true",
-            "bad value for `rule.ban_unproven` of rule b: there is no ban that could need proof",
+            "bad value for `rule.ban_unproven` of rule b: the rule does not ban",
             8,
             16,
             "block_for",
@@ -426,7 +426,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
         ("candidates = [\"0/5m\"]", "a limit of 0 would drop everything", 16, "smallest"),
         (
             "candidates = [\"50/5m\"]\nalgorithm = \"gcra\"",
-            "100/5m requests is a leaky bucket, which does not tell what was wanted when",
+            "100/5m requests is a leaky bucket, which does not record demand over time",
             16,
             "buckets",
         ),
@@ -448,7 +448,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
 }
 
 #[test]
-fn as_many_rules_as_the_kernel_side_has_bits_for_and_no_more() {
+fn rules_up_to_the_kernels_maximum_are_accepted_and_no_more() {
     let many = |count: usize| {
         (0..count).map(|at| format!("[[rule]]\nname = \"r{at}\"\nlimits = [\"1/s\"]\n")).collect::<String>()
     };
@@ -456,7 +456,7 @@ fn as_many_rules_as_the_kernel_side_has_bits_for_and_no_more() {
     assert_eq!(rules(&many(64)).len(), 64);
     assert_eq!(rules(&with_override(63)).len(), 64);
     let (problem, ..) = wrong(&with_override(64));
-    assert!(problem.contains("there are 65 rules, overrides counted, and 64 are the most"), "{problem}");
+    assert!(problem.contains("there are 65 rules, including overrides, and the maximum is 64"), "{problem}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn interfaces_are_sorted_and_each_there_once() {
 }
 
 #[test]
-fn as_many_interfaces_as_the_kernel_side_has_rows_for_and_no_more() {
+fn interfaces_up_to_the_kernels_maximum_are_accepted_and_no_more() {
     let names: Vec<String> = (1..=INTERFACES_MAX).map(|number| format!("eth{number}")).collect();
     let names: Vec<(&str, &str)> = names.iter().map(|name| ("--iface", name.as_str())).collect();
     assert!(with(&["1/1s"], &names[1..]).config().is_ok());

@@ -115,7 +115,9 @@ impl Script {
                 }
             }
             "COMMIT" => {}
-            "swap" | "rename" => self.refuse(line, format!("`{command}` is not read: save the sets when it is done")),
+            "swap" | "rename" => {
+                self.refuse(line, format!("`{command}` is not supported: save the sets after it is done"))
+            }
             _ => return false,
         }
         true
@@ -228,12 +230,12 @@ impl Set {
     fn read_options(&mut self, kind: &str, options: &str) -> Result<(), String> {
         match kind {
             "hash:ip" | "iphash" | "hash:net" | "nethash" | "bitmap:ip" | "ipmap" => {}
-            "" => return Err("its type is not said".to_owned()),
-            kind => return Err(format!("a set of type {kind} is no list of addresses alone")),
+            "" => return Err("its type is missing".to_owned()),
+            kind => return Err(format!("a set of type {kind} contains more than addresses")),
         }
         let mut words = options.split_whitespace();
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("a value is missing behind `{word}`"));
+            let mut value = || words.next().ok_or(format!("a value is missing after `{word}`"));
             match word {
                 "family" => self.is_ipv6 = Some(value()? == "inet6"),
                 "timeout" => self.timeout = value()?.parse().map_err(|_| "its `timeout` is no time".to_owned())?,
@@ -245,7 +247,7 @@ impl Set {
                 "bitmask" => {
                     let mask = value()?;
                     let length = mask.parse().ok().and_then(|mask| ipnet::ip_mask_to_prefix(mask).ok());
-                    self.netmask = Some(length.ok_or(format!("the ones of `bitmask {mask}` are not in one piece"))?);
+                    self.netmask = Some(length.ok_or(format!("the ones of `bitmask {mask}` are not contiguous"))?);
                 }
                 // Elements outside the range are not in the set.
                 "range" => {
@@ -279,7 +281,7 @@ impl Set {
         let mut words = before.split_whitespace().chain(after.split_whitespace());
         let text = words.next().unwrap_or_default();
         if text.contains(',') {
-            return Err("an element of several parts is no address alone".to_owned());
+            return Err("an element of several parts is not just an address".to_owned());
         }
         let prefixes = addresses(text).ok_or(NO_ADDRESS)?;
         let is_ipv6 = prefixes.iter().any(|of| of.addr().is_ipv6());
@@ -311,7 +313,7 @@ impl Set {
         match first.and_then(|at| self.members.get_mut(at)).filter(|before| before.prefixes == member.prefixes) {
             Some(before) if replaces => *before = member,
             Some(before) if before.is_nomatch != member.is_nomatch => {
-                return Err(format!("line {} says the opposite of it", before.line));
+                return Err(format!("line {} contradicts it", before.line));
             }
             Some(_) | None => {
                 let at = self.members.len();
@@ -369,6 +371,6 @@ impl Set {
 /// Splits an element into the text before a quoted comment, the comment, and the text after it.
 fn commented(element: &str) -> Result<(&str, Option<&str>, &str), String> {
     let Some((before, rest)) = element.split_once(" comment \"") else { return Ok((element, None, "")) };
-    let (comment, after) = rest.split_once('"').ok_or("the quotes of its comment do not end")?;
+    let (comment, after) = rest.split_once('"').ok_or("the quotes of its comment are not closed")?;
     Ok((before, Some(comment), after))
 }

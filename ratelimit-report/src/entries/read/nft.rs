@@ -241,7 +241,8 @@ impl<'a> Statement<'a, '_> {
             "set" => self.set(&place, &name, line),
             "map" => {
                 if let Some(map) = self.script.set(&place, &name, line) {
-                    map.refusal = Some("a map says what becomes of its addresses, and is no list of them".to_owned());
+                    map.refusal =
+                        Some("a map assigns verdicts or values to its addresses, and is not a list of them".to_owned());
                 }
                 self.skip()
             }
@@ -304,7 +305,7 @@ impl<'a> Statement<'a, '_> {
     fn elements(&mut self, table: &str, name: &str) -> Result<(), Wrong> {
         let line = self.lexer.line();
         if !self.open()? {
-            self.script.refuse(line, format!("no elements of set {name} stand between braces"));
+            self.script.refuse(line, format!("set {name} has no elements between braces"));
             return self.skip();
         }
         loop {
@@ -381,7 +382,7 @@ impl<'a> Statement<'a, '_> {
             self.script.passing.push(((table.to_owned(), set.to_owned()), line, what));
         }
         if of.denies_by_itself {
-            self.script.refuse(line, "a rule names its sources itself: of rules only the sets are read".to_owned());
+            self.script.refuse(line, "a rule names its sources itself: only sets are read from rules".to_owned());
         }
         Ok(())
     }

@@ -111,21 +111,21 @@ fn the_options_of_ipset_are_kept_or_refused_by_name_and_line() {
     assert_eq!(
         refused(&read),
         [
-            "7: set c: a set of type hash:ip,port is no list of addresses alone; its elements, 2, are not denied",
+            "7: set c: a set of type hash:ip,port contains more than addresses; its elements, 2, are not denied",
             "16: `192.0.2.9` of set h: it is not of the set's family",
-            "17: set j: the ones of `bitmask 255.255.0.255` are not in one piece; its elements, 1, are not denied",
+            "17: set j: the ones of `bitmask 255.255.0.255` are not contiguous; its elements, 1, are not denied",
             "21: set n: its option `new` is not known; its elements, 1, are not denied",
             "23: `192.0.2.10 until 7` of set a: its option `until` is not known",
             "24: `10.1.0.9 nomatch` of set f: `nomatch` has no meaning in a set of this type",
             "25: `host.example` of set f: this is no address, and no prefix",
-            "26: `swap` is not read: save the sets when it is done",
-            "27: set d: a set of type list:set is no list of addresses alone; its elements, 1, are not denied",
+            "26: `swap` is not supported: save the sets after it is done",
+            "27: set d: a set of type list:set contains more than addresses; its elements, 1, are not denied",
         ]
     );
 }
 
 #[test]
-fn what_a_script_takes_out_again_is_not_denied() {
+fn elements_that_a_script_deletes_are_not_denied() {
     let text = "add s 192.0.2.1\nadd s 192.0.2.2\ndel s 192.0.2.1\ndel s 192.0.2.9\nadd t 192.0.2.3\nflush t\n\
         add u 192.0.2.4 nomatch\nadd u 192.0.2.4\nadd v 192.0.2.5 nomatch\nadd v 192.0.2.5 -exist\n\
         add element ip t s { 198.51.100.1, 198.51.100.2, 198.51.100.3 }\ndelete element ip t s { 198.51.100.1 }\n\
@@ -137,7 +137,7 @@ fn what_a_script_takes_out_again_is_not_denied() {
         refused(&read),
         [
             "4: `del` of `192.0.2.9` from set s: the lines before it have no such element",
-            "8: `192.0.2.4` of set u: line 7 says the opposite of it",
+            "8: `192.0.2.4` of set u: line 7 contradicts it",
             "15: set q: `delete element` in line 16 takes out a part of others; its elements, 1, are not denied",
         ]
     );
@@ -222,7 +222,7 @@ const RULESET: &str = "table inet t {
 ";
 
 #[test]
-fn what_nft_lists_is_kept_or_refused_by_name_and_line() {
+fn nft_listings_are_kept_or_refused_by_name_and_line() {
     let read = read(RULESET);
     assert_eq!(
         prefixes(&read),
@@ -257,13 +257,15 @@ fn what_nft_lists_is_kept_or_refused_by_name_and_line() {
         refused(&read),
         [
             "25: `192.0.2.11 limit rate 10/second` of set lim: it matches up to a `limit` only",
-            "28: set c: a concatenation (`ipv4_addr . inet_service`) is no list of addresses alone; its elements, 1, are not denied",
+            "28: set c: a concatenation (`ipv4_addr . inet_service`) contains more than addresses; its elements, 1, \
+             are not denied",
             "39: set po: `type inet_service` is no address; its elements, 2, are not denied",
-            "44: set m: a map says what becomes of its addresses, and is no list of them; its elements, 0, are not denied",
+            "44: set m: a map assigns verdicts or values to its addresses, and is not a list of them; its elements, \
+             0, are not denied",
             "50: set friends: the rule in line 68 lets its addresses pass; its elements, 1, are not denied",
-            "55: set known: the rule in line 69 is about what is not in it (`!=`); its elements, 1, are not denied",
-            "60: set there: the rule in line 72 is about destinations; its elements, 2, are not denied",
-            "70: a rule names its sources itself: of rules only the sets are read",
+            "55: set known: the rule in line 69 matches what is not in it (`!=`); its elements, 1, are not denied",
+            "60: set there: the rule in line 72 matches destinations; its elements, 2, are not denied",
+            "70: a rule names its sources itself: only sets are read from rules",
         ]
     );
 }
@@ -283,7 +285,7 @@ fn a_script_of_nft_is_read_as_nft_reads_it() {
 }
 
 #[test]
-fn what_is_no_list_as_a_whole_is_one_error() {
+fn an_input_that_is_no_list_is_one_error() {
     for (text, problem) in [
         ("<!DOCTYPE html>\n<html>\n<p>192.0.2.1\n</html>\n", "line 1: it is an HTML page, not a list of addresses"),
         ("<ipsets>\n<ipset name=\"g\">\n", "line 1: this is ipset's XML; what `ipset save` prints is read"),
@@ -292,7 +294,10 @@ fn what_is_no_list_as_a_whole_is_one_error() {
             "line 1: this is nft's JSON; what `nft list set` prints without -j is read",
         ),
         ("add element ip t s { {{{{{{{{{{{{{{{{{{", "line 1: more than 16 braces are open here"),
-        ("192.0.2.1\ntable ip t {\n set s {\n", "line 2: the braces that begin here do not end: the rest is missing"),
+        (
+            "192.0.2.1\ntable ip t {\n set s {\n",
+            "line 2: the braces that begin here are not closed: the file is cut off",
+        ),
     ] {
         assert_eq!(import(text, at(0)).unwrap_err().to_string(), problem);
     }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_has_a_status_alone_and_hostile_text_says_nothing() {
+    fn a_malformed_request_has_only_a_status_and_hostile_text_says_nothing() {
         let garbage =
             br#"192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "\x16\x03\x01" 400 150 "-" "GET /login HTTP/1.1 200""#;
         assert_eq!(Asked::of(garbage).request().status, Some(400));

@@ -81,7 +81,7 @@ fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
 /// Determines the source from the text before the time.
 fn source(head: &[u8]) -> Result<(IpAddr, Told), String> {
     if let Some(quoted) = head.strip_prefix(b"\"") {
-        let end = quoted.iter().position(|byte| *byte == b'"').ok_or("a quotation mark has no second one")?;
+        let end = quoted.iter().position(|byte| *byte == b'"').ok_or("a quotation mark is not closed")?;
         let mut behind = words(&quoted[end + 1..]);
         return of_list(forwarded_for(&quoted[..end]), behind.next().and_then(address)).ok_or_else(|| wrong(quoted));
     }
@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
+    fn errors_in_a_line_are_reported() {
         for (text, part) in [
             ("x", "in a known format"),
             (r#"crawler.example - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`crawler.example` is not an address"),
             (r#"unix: - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`unix:` is not an address"),
             ("192.0.2.7 - - 10/Oct/2000", "no time in brackets"),
             (r#"192.0.2.7 - - [Oct 2000] "GET /""#, "its time is not as in"),
-            (r#""192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "no second one"),
+            (r#""192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "is not closed"),
             (r#" [10/Oct/2000:13:55:36 -0700] "GET /""#, "nothing is before"),
         ] {
             let problem = line(text.as_bytes()).expect_err(text);

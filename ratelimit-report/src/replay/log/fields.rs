@@ -51,9 +51,9 @@ pub(super) fn haproxy(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     let end = rest.iter().position(|byte| *byte == b']')?;
     let stamp = Stamp::common(&rest[..end])?;
     if !rest.contains(&b'"') {
-        return Some(
-            Err("it is a line of HAProxy's TCP log, a connection and no request: `option httplog`".to_owned()),
-        );
+        return Some(Err(
+            "it is a line of HAProxy's TCP log, which has connections, not requests: `option httplog`".to_owned()
+        ));
     }
     let source = address_and_port(&text[..at]);
     Some(source.map(|source| (source, stamp)).ok_or_else(|| "it begins with no address".to_owned()))
@@ -68,7 +68,7 @@ const ALB_REQUEST_AT: usize = 12;
 pub(super) fn load_balancer(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     if let Some(rest) = text.strip_prefix(b"tls 2.0 ") {
         Stamp::iso(words(rest).next()?)?;
-        let wrong = "it is a TLS connection of a network load balancer, and no request: replay the server's own log";
+        let wrong = "it is a TLS connection of a network load balancer, not a request: replay the server's own log";
         return Some(Err(wrong.to_owned()));
     }
     let types = [b"http ".as_slice(), b"https ", b"h2 ", b"grpcs ", b"ws ", b"wss "];
@@ -81,7 +81,7 @@ pub(super) fn load_balancer(text: &[u8]) -> Option<Result<(IpAddr, Stamp), Strin
     }
     let source = address_and_port(client)?;
     if !is_typed && contains(text, b" \"- - - \"") {
-        let wrong = "it is a TCP connection of a classic load balancer, and no request: replay the server's own log";
+        let wrong = "it is a TCP connection of a classic load balancer, not a request: replay the server's own log";
         return Some(Err(wrong.to_owned()));
     }
     // A request is logged when it is answered. A later field has the time of its arrival.
@@ -152,7 +152,7 @@ pub(super) fn envoy(text: &[u8]) -> Option<Result<(IpAddr, Told, Stamp), String>
     // After the request come status, flags, received, sent, duration, the upstream's time, and then the header.
     let forwarded = fields.get(7).and_then(|field| forwarded_for(field));
     Some(forwarded.map(|source| (source, Told::Forwarded, stamp)).ok_or_else(|| {
-        "it is a line of Envoy that names no client: add %DOWNSTREAM_REMOTE_ADDRESS% to its format".to_owned()
+        "it is a line of Envoy without a client: add %DOWNSTREAM_REMOTE_ADDRESS% to its format".to_owned()
     }))
 }
 

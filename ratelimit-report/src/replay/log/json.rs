@@ -10,12 +10,12 @@ use super::common::{address, forwarded_for};
 use super::time::{Stamp, millis};
 
 /// Names of the address that connected, best first: nginx, Caddy, Traefik, Envoy, Google's and Elastic's schemas, and
-/// common names. They are in the form of [`Found::push`]. A leading point also matches below other names.
+/// common names. Traefik's `ClientHost` may come from a client's header, so its `ClientAddr` is better. They are in the form of [`Found::push`]. A leading point also matches below other names.
 const SOURCES: [&str; 19] = [
     ".remoteaddr",
     ".remoteip",
-    ".clienthost",
     ".clientaddr",
+    ".clienthost",
     ".downstreamremoteaddress",
     ".client.ip",
     ".client.address",
@@ -349,7 +349,7 @@ mod tests {
             r#"{"msec":"1791665736.003","server_addr":"10.0.0.1","remote_addr":"192.0.2.7","request_time":"0.003"}"#,
             r#"{"level":"info","ts":1791665736.1,"msg":"handled request","request":{"remote_ip":"192.0.2.7","remote_port":"1","client_ip":"203.0.113.9","headers":{"X-Forwarded-For":["203.0.113.9"]}},"duration":0.1}"#,
             r#"{"request":{"remote_addr":"192.0.2.7:4711"},"ts":"2026-10-10T20:55:36.000Z"}"#,
-            r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"192.0.2.7","StartUTC":"2026-10-10T20:55:36Z","time":"2026-10-10T20:55:36Z"}"#,
+            r#"{"ClientAddr":"192.0.2.7:4711","ClientHost":"203.0.113.9","StartUTC":"2026-10-10T20:55:36Z","time":"2026-10-10T20:55:36Z"}"#,
             r#"{"start_time":"2026-10-10T20:55:36.000Z","downstream_remote_address":"[::ffff:192.0.2.7]:4711"}"#,
             r#"{"@timestamp":"2026-10-10T20:55:36.000Z","host":{"ip":["10.0.0.9"]},"source":{"ip":"192.0.2.7"}}"#,
             r#"{"httpRequest":{"remoteIp":"192.0.2.7","serverIp":"10.0.0.1"},"timestamp":"2026-10-10T20:55:36Z"}"#,
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_or_is_a_line_itself_is_found_beside() {
+    fn forwarded_sources_and_embedded_lines_are_found() {
         let found = Found::of(br#"{"x_forwarded_for":"203.0.113.9, 10.0.0.1","message":"a"}"#).expect("read");
         assert_eq!(found.forwarded().map(|source| source.to_string()).as_deref(), Some("203.0.113.9"));
         assert_eq!((found.source(), found.message()), (None, Some(b"a".as_slice())));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_said() {
+    fn a_line_that_is_no_object_is_an_error() {
         for text in ["[1]", "1", "{", "{}x", "{\"a\":}"] {
             assert!(Found::of(text.as_bytes()).expect_err(text).contains("no JSON object"), "{text}");
         }

@@ -21,7 +21,7 @@ const PACKED: [(&[u8], &str, &str); 9] = [
     (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it on the way: zstdcat FILE"),
     (b"\x04\x22\x4d\x18", "compressed (lz4)", "unpack it on the way: lz4cat FILE"),
     (b"PK\x03\x04", "a zip archive", "unpack it on the way: unzip -p FILE"),
-    (b"LPKSHHRH", "a journal of systemd", "have journalctl read it: journalctl --file FILE -o json"),
+    (b"LPKSHHRH", "a journal of systemd", "read it with journalctl: journalctl --file FILE -o json"),
     (b"\xff\xfe", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
     (b"\xfe\xff", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
 ];
@@ -60,13 +60,13 @@ pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
     let any = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
     let (what, help) = if text.starts_with("[{") || text.starts_with("[\n") && text.contains('{') {
         (
-            "it looks like one JSON array, and an object a line is read",
-            "make it lines: jq -c '.[]' FILE | ratelimitd replay -",
+            "it looks like one JSON array, but each line must be one object",
+            "split it into lines: jq -c '.[]' FILE | ratelimitd replay -",
         )
     } else if text.starts_with("{\n") || text.starts_with("{\r\n") {
         (
-            "it looks like JSON objects of several lines each, and an object a line is read",
-            "make each one line: jq -c . FILE | ratelimitd replay -",
+            "it looks like JSON objects of several lines each, but each line must be one object",
+            "put each on one line: jq -c . FILE | ratelimitd replay -",
         )
     } else if any(&[" [error] ", " [warn] ", " [crit] "]) && any(&[": *", ", client: "]) {
         (
@@ -84,12 +84,9 @@ pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
             "replay a capture for connections: tcpdump -i IF -s 0 -w FILE 'port 22'",
         )
     } else if any(&[" haproxy[", "Connect from "]) {
-        ("it looks like HAProxy's log without its requests", "say `option httplog` in HAProxy's configuration")
+        ("it looks like HAProxy's log without its requests", "write `option httplog` in HAProxy's configuration")
     } else if text.contains("\n    MESSAGE=") {
-        (
-            "it looks like journalctl -o verbose",
-            "export it otherwise: journalctl -u nginx -o json | ratelimitd replay -",
-        )
+        ("it looks like journalctl -o verbose", "export it as JSON: journalctl -u nginx -o json | ratelimitd replay -")
     } else if any(&["<html", "<HTML", "<?xml", "<!DOCTYPE", "<!doctype"]) {
         ("it looks like HTML or XML", FORMATS)
     } else {

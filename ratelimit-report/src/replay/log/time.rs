@@ -76,7 +76,7 @@ impl Times {
             Zone::Local => self.local(shown),
             Zone::LocalOfSomeYear => self.of_the_last_year(shown),
         };
-        self.last = at.ok_or("its time is no time of a calendar")?;
+        self.last = at.ok_or("its time does not exist in the calendar")?;
         self.local += u64::from(!matches!(zone, Zone::Said(_)));
         if self.last < Timestamp::UNIX_EPOCH {
             return Err("its time is before 1970".to_owned());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_times_are_rejected() {
         for text in
             ["", "31/Feb/2026:00:00:00 +0000", "10/Oct/2026:24:00:00 +0000", "10/Okt/2026:00:00:00 +0000", "0.003"]
         {

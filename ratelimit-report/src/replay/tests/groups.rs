@@ -23,7 +23,7 @@ fn a_crawler_of_many_addresses_is_within_each_limit_and_over_that_of_its_prefix(
 }
 
 #[test]
-fn where_all_is_refused_a_group_over_its_limit_refuses_who_has_asked_for_nothing_yet() {
+fn a_full_group_with_refuse_all_refuses_sources_without_requests() {
     let of_group = desired::Limit { per: Per::Prefix { v4: 24, v6: 56 }, slot: 70, ..limit(1, Unit::Requests) };
     let reasons = |refuse| {
         let mut policy = policy(vec![of_group]);

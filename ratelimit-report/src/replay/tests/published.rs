@@ -210,7 +210,7 @@ fn lines_of_connections_and_lines_without_a_client_are_refused_by_name_and_line(
         ("10.0.1.2:33313 [06/Feb/2009:12:12:51.443] fnt bck/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0", "HAProxy's TCP log"),
         (
             r#"[2016-04-15T20:17:00.310Z] "GET / HTTP/2" 204 - 154 0 226 100 "-" "nsq2http" "cc21d9b0" "locations" "tcp://10.0.2.1:80""#,
-            "Envoy that names no client",
+            "Envoy without a client",
         ),
     ] {
         let report = replayed(format!("{good}{line}\n").as_bytes(), &of).unwrap();

@@ -96,7 +96,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_told_is_what_the_next_packet_meets() {
+fn the_reported_verdict_is_what_the_next_packet_gets() {
     let mut of = policy(vec![limit(2, Counted::Connections)]);
     for (is_denied, mode, sent) in [
         (false, DesiredMode::Enforce, 1),

@@ -27,7 +27,7 @@ fn checked(limit: desired::Limit) -> CheckReport {
 }
 
 #[test]
-fn what_other_hosts_admitted_stands_beside_what_this_one_did_and_both_count() {
+fn remote_admissions_are_listed_beside_local_ones_and_both_count() {
     let shared = Some(Shared { sum: Sum::All, step_bits: 1 });
     let report = checked(desired::Limit { shared, ..limit(1000, Counted::Connections) });
     let of = &report.limits[0];
@@ -82,7 +82,7 @@ fn the_fleet_has_every_field_that_the_interface_fixes_also_where_it_is_off() {
 }
 
 #[test]
-fn what_may_name_the_store_is_left_out_where_sources_may_not_be_named() {
+fn text_that_may_name_the_store_is_removed_with_the_sources() {
     let fleet = Fleet { error: Some("10.0.0.1:6379: refused".to_owned()), ..crate::fixture::fleet() };
     let snapshot = Snapshot { fleet, ..crate::fixture::snapshot() }.without_sources();
     assert_eq!((snapshot.fleet.error, snapshot.fleet.hosts), (None, 2));

@@ -22,7 +22,7 @@ fn report(policy: &Policy, datapath: &mut FakeDatapath) -> CheckReport {
 }
 
 #[test]
-fn the_guard_blocks_who_has_no_room_for_segments_or_is_suspect_and_has_none_for_connections() {
+fn the_guard_blocks_on_full_segments_or_on_connections_of_a_suspect() {
     let policy = policy(vec![limit(10, Counted::Requests)]);
     for (amounts, is_blocked) in [
         ([10, 9, 16_383], false),

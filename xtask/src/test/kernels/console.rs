@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_tests_is_not_shown() {
+    fn output_after_the_tests_is_not_shown() {
         let mut console = Console::default();
         assert_eq!(console.take("test a ... ok"), Echo::Show);
         assert_eq!(console.take("init: the tests exited with 0"), Echo::Hide);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_ends_without_a_word_has_failed() {
+    fn a_run_that_ends_without_a_result_has_failed() {
         let cut = "test a ... ok\ntest b ...";
         assert_eq!(tally(cut, End::Off).failed, ["the machine went off before the tests ended, see above"]);
         let late = tally(cut, End::TimeIsUp(Duration::from_secs(300)));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_badly_is_told_also_where_something_ends_well_after_it() {
+    fn an_early_failure_is_reported_even_if_a_later_program_succeeds() {
         let script = script("", &["(exit 3)".to_owned(), "true".to_owned()]);
         let tail = script.split_once("code=0\n").unwrap().1.replace("$b poweroff -f", "");
         let said = run::answer(Command::new("sh").arg("-c").arg(format!("code=0\n{tail}"))).unwrap();

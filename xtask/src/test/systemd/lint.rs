@@ -35,7 +35,7 @@ impl Lint {
     /// Waits for lintian and counts it as one test.
     pub(super) fn end(self, tally: &mut Tally) -> Result<()> {
         let Some(lint) = self.0 else {
-            tally.skip(TITLE, "there is no lintian; `cargo xtask setup` gets it where apt-get is");
+            tally.skip(TITLE, "there is no lintian; `cargo xtask setup` installs it if there is apt-get");
             return Ok(());
         };
         let said = lint.join().map_err(|_| anyhow!("the thread of lintian panicked"))??;

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_apts_configuration_only_the_way_to_its_sources_is_taken() {
+    fn only_the_source_access_of_apts_configuration_is_kept() {
         let dump = "APT::Architecture \"amd64\";\nAcquire::http::Proxy \"http://proxy:3128\";\nAcquire::Languages \"en\";\n\
             Acquire::Check-Valid-Until \"false\";\nDir::Cache \"var/cache/apt\";\n";
         assert_eq!(

@@ -88,7 +88,7 @@ until = "tomorrow"
 }
 
 #[test]
-fn what_only_follows_is_not_said() {
+fn consequential_errors_are_not_reported() {
     for (contents, expected) in [
         (
             "interface = [\"lo\"]\n[rule]\nlimts = [\"1/s\"]\n",
@@ -165,7 +165,7 @@ fn a_value_without_quotes_hides_nothing_and_what_is_not_closed_only_what_follows
 }
 
 #[test]
-fn what_is_nested_too_deeply_is_said_by_itself() {
+fn too_deep_nesting_is_reported_alone() {
     for contents in [format!("{}1 = 1\n", "a.".repeat(200)), format!("a = {}\n", "[".repeat(200))] {
         let all = found(&contents);
         assert!(all.len() == 1 && all[0].contains("recur") && all[0].starts_with("r.toml:1:"), "{all:?}");
@@ -206,7 +206,7 @@ fn every_key_that_is_listed_is_read() {
 }
 
 #[test]
-fn of_very_many_errors_some_are_said_and_the_rest_are_counted() {
+fn the_first_of_very_many_errors_are_listed_and_the_others_counted() {
     let mut contents = String::new();
     (0..1_000).for_each(|at| writeln!(contents, "key{at} = 1").unwrap());
     let errors = parse(Path::new("r.toml"), &contents, |_| Err(String::new())).unwrap_err();
@@ -228,7 +228,7 @@ const LINES: [(&str, &str); 8] = [
 
 proptest! {
     #[test]
-    fn as_many_lines_are_wrong_as_are_said_to_be(wrong in prop::collection::vec(any::<bool>(), LINES.len())) {
+    fn every_wrong_line_is_reported_and_no_other(wrong in prop::collection::vec(any::<bool>(), LINES.len())) {
         let mut contents = "interfaces = [\"lo\"]\n[rule]\nlimits = [\"1/s\"]\n".to_owned();
         for (is_wrong, (right, other)) in wrong.iter().zip(LINES) {
             writeln!(contents, "{}", if *is_wrong { other } else { right }).unwrap();

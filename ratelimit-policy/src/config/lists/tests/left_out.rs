@@ -11,7 +11,7 @@ fn list(good: usize, bad: usize) -> String {
 }
 
 #[test]
-fn as_many_lines_as_stated_are_left_out_of_a_damaged_list_and_no_more() {
+fn the_stated_share_of_lines_is_left_out_of_a_damaged_list_and_no_more() {
     for (good, bad, is_tolerated) in
         [(199, 1, true), (95, 5, true), (94, 6, false), (19, 1, true), (18, 1, false), (0, 1, false), (1900, 100, true)]
     {

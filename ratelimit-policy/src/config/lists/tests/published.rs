@@ -490,7 +490,7 @@ fn every_publisher_s_json_document_holds_its_prefixes_and_no_others() {
 }
 
 #[test]
-fn a_publisher_s_document_that_is_cut_off_or_has_no_prefix_in_its_place_is_one_error() {
+fn a_truncated_or_prefixless_published_document_is_one_error() {
     let documents = [GOOGLEBOT, GOOGLE_CLOUD, AWS, AZURE, ORACLE, CLOUDFLARE, FASTLY, GITHUB];
     let cut = documents
         .iter()

@@ -33,7 +33,7 @@ fn a_limit_on_the_command_line_has_the_same_group() {
     let config = of("300/1m,5000/1m per /24,/56").expect("well-formed");
     assert_eq!(config.policy.rules[0].limits[1].per, Per::Prefix { v4: 24, v6: 56 });
     let error = of("5000/1m per list").expect_err("there is no list").first().to_string();
-    assert!(error.contains("no list is named, and flags name none"), "{error}");
+    assert!(error.contains("no list is named, and flags cannot name one"), "{error}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_group_that_cannot_be_is_refused_with_what_to_do() {
         (
             "ipv4_prefix = 24",
             r#""5/1m per /24,/56""#,
-            "a /24 is one IPv4 source (ipv4_prefix), and no group of them",
+            "a /24 is one IPv4 source (ipv4_prefix), not a group",
             "write a length of 1 to 23 for IPv4",
         ),
         (
@@ -79,7 +79,7 @@ fn a_group_that_cannot_be_is_refused_with_what_to_do() {
         (
             "",
             r#""5/1m per /24,/64""#,
-            "a /64 is one IPv6 source (ipv6_prefix), and no group of them",
+            "a /64 is one IPv6 source (ipv6_prefix), not a group",
             "write a length of 1 to 63 for IPv6",
         ),
         (
@@ -104,7 +104,7 @@ fn a_group_that_cannot_be_is_refused_with_what_to_do() {
             "",
             r#""1/1s", "5/1m per /24,/56", "6/1m per /24,/56""#,
             "there is a limit of requests for this window already: 5/1m per /24,/56",
-            "keep the smaller one: it is the one that holds",
+            "keep the smaller one: only it has an effect",
         ),
         (
             "",
@@ -131,13 +131,13 @@ fn a_group_that_cannot_be_is_refused_with_what_to_do() {
 fn a_limit_per_list_is_of_one_list_and_what_is_only_tried_of_each_source() {
     let of = |lines: &str| format!("[lists]\na = [\"192.0.2.0/24\"]\nb = [\"198.51.100.0/24\"]\n[rule]\n{lines}\n");
     let (problem, line, column, help) = wrong(&of("from = [\"@a\", \"@b\"]\nlimits = [\"5/1m\", \"9/1m per list\"]"));
-    assert_eq!(problem, "bad value for `rule.limits`: `from` has 2 entries, and a limit per list is of one list");
+    assert_eq!(problem, "bad value for `rule.limits`: `from` has 2 entries, and a limit per list covers one list");
     assert_eq!((line, column), (7, 25));
     assert_eq!(help, "put them into one list under [lists], or give each a [[rule.override]]");
     for (key, what) in [("shadow_limits", "a shadow limit"), ("candidates", "a candidate")] {
         let lines = format!("limits = [\"5/1m\", \"9/1m per /24,/56\"]\n{key} = [\"7/1m per /24,/56\"]");
         let (problem, _, _, help) = wrong(&of(&lines));
-        assert_eq!(problem, format!("bad value for `rule.{key}`: {what} is of each source"));
+        assert_eq!(problem, format!("bad value for `rule.{key}`: {what} applies to each source"));
         assert_eq!(help, "leave `per` out; a rule in dry run tries limits of groups");
     }
 }
@@ -148,14 +148,14 @@ fn hosts_of_a_fleet_share_limits_of_sources_alone() {
     let config = parsed(&of("limits = [\"300/1m\", \"5000/1m per /24,/56\"]\nfleet = true")).expect("well-formed");
     let shared: Vec<bool> = config.policy.rules[0].limits.iter().map(|limit| limit.shared.is_some()).collect();
     assert_eq!(shared, [true, false]);
-    let said = "rule default: 5000/1m requests per /24,/56: each host of the fleet holds it by itself";
+    let said = "rule default: 5000/1m requests per /24,/56: each host of the fleet limits it alone";
     assert!(warnings(&config, Nanos(0)).contains(&said.to_owned()));
     assert!(parsed(&of("limits = [\"5000/1m per /24,/56\"]")).is_ok(), "a fleet carries bans then");
     let (problem, line, _, help) = wrong(&of("limits = [\"5000/1m per /24,/56\"]\nfleet = true"));
-    assert!(problem.ends_with("hosts share limits of each source, and all limits of this rule are of groups"));
+    assert!(problem.ends_with("hosts share only limits of each source, and all limits of this rule are for groups"));
     assert_eq!(
         (line, help.as_str()),
-        (4, "leave it out: each host holds groups by itself; or add a limit of each source")
+        (4, "leave it out, because each host limits groups alone; or add a limit of each source")
     );
 }
 
@@ -177,5 +177,5 @@ fn a_limit_that_a_group_leaves_idle_is_said_and_one_that_is_wider_is_not() {
     assert!(said(r#""300/1m", "600/1m per /24,/56""#).is_empty(), "a limit of each source bounds no group");
     let banning = "[rule]\nlimits = [\"5000/1m per /24,/56\"]\nblock_for = \"10m\"\n";
     let banning = warnings(&parsed(banning).expect("well-formed"), Nanos(0));
-    assert_eq!(banning, ["rule default: it bans nobody: a source is banned for exceeding a limit of its own"]);
+    assert_eq!(banning, ["rule default: it bans nobody: only limits of each source ban"]);
 }

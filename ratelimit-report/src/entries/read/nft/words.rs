@@ -74,9 +74,9 @@ pub(super) fn meaning<'a>(words: &[&'a str]) -> Meaning<'a> {
         let is_negated = before(1) == "=" && before(2) == "!";
         let field = if is_negated { before(3) } else { before(1) };
         let what = if is_negated {
-            "is about what is not in it (`!=`)"
+            "matches what is not in it (`!=`)"
         } else if field == "daddr" {
-            "is about destinations"
+            "matches destinations"
         } else if passes && !drops {
             "lets its addresses pass"
         } else {
@@ -104,7 +104,7 @@ pub(super) fn place(words: &[&str], table: &str, is_table: bool) -> (String, Str
 /// Returns the reason why a set of this type has no sources, or none if it has.
 pub(super) fn objection_to_type(key: &str, value: &str) -> Option<String> {
     if value.split(' ').any(|word| word == ".") {
-        return Some(format!("a concatenation (`{value}`) is no list of addresses alone"));
+        return Some(format!("a concatenation (`{value}`) contains more than addresses"));
     }
     match (key, value) {
         ("type", "ipv4_addr" | "ipv6_addr") | ("typeof", "ip saddr" | "ip6 saddr") => None,
@@ -122,12 +122,12 @@ pub(super) fn element(words: &[&str]) -> Result<(Vec<IpNet>, Option<i64>), Strin
         value += &format!("-{}", words.next().unwrap_or_default());
     }
     match words.peek() {
-        Some(&".") => return Err("a concatenation is no address alone".to_owned()),
-        Some(&":") => return Err("an element of a map says what becomes of its address".to_owned()),
+        Some(&".") => return Err("a concatenation is not just an address".to_owned()),
+        Some(&":") => return Err("an element of a map assigns a verdict or value to its address".to_owned()),
         Some(_) | None => {}
     }
     let prefixes = addresses(&value).ok_or_else(|| match value.as_str() {
-        "*" => "it stands for all addresses that are not in the set".to_owned(),
+        "*" => "it means all addresses that are not in the set".to_owned(),
         value if value.starts_with('!') => "a negated element is not read".to_owned(),
         _ => "this is no address, and no prefix".to_owned(),
     })?;
