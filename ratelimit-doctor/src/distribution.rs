@@ -1,22 +1,20 @@
 //! The distribution of the host, and the package that brings a kernel with a missing feature. Pure.
 
-/// First mainline version of Linux with a feature.
+/// Version with two numbers, such as Linux 5.18 or Ubuntu 22.04.
 pub(crate) type Version = (u8, u8);
 
-/// Distribution, as /etc/os-release names it. Unset fields are empty.
+/// Distribution as named in /etc/os-release. Unset fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// Name of the distribution for programs: `debian`.
+    /// Identifier, such as `debian`.
     pub id: String,
-    /// Names of the distributions that it is like, for programs: `rhel fedora`.
+    /// Identifiers of related distributions, such as `rhel fedora`.
     pub like: String,
-    /// Version: `12` or `22.04`.
+    /// Version, such as `12` or `22.04`.
     pub version: String,
-    /// Name and version for people: `Debian GNU/Linux 12 (bookworm)`.
-    pub name: String,
 }
 
-/// Lowest release of Ubuntu that has all required features, with any kernel.
+/// First release of Ubuntu with all required features in each of its kernels.
 const UBUNTU_ENOUGH: Version = (24, 4);
 
 impl Distribution {
@@ -26,23 +24,21 @@ impl Distribution {
             let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
             value.map(|value| value.trim().trim_matches(['"', '\'']).to_owned()).unwrap_or_default()
         };
-        Self { id: of("ID"), like: of("ID_LIKE"), version: of("VERSION_ID"), name: of("PRETTY_NAME") }
+        Self { id: of("ID"), like: of("ID_LIKE"), version: of("VERSION_ID") }
     }
 
-    /// Returns the instruction that gets a kernel with a feature which mainline has since this version.
+    /// Returns an instruction to install a kernel with a feature. `since` is the first mainline version with the feature.
     pub(crate) fn kernel_with(&self, since: Version) -> String {
         let release = self.release();
         let is_like = |of: &str| self.id == of || self.like.split(' ').any(|like| like == of);
         let got = match () {
             () if self.id == "ubuntu" => ubuntu(release, since),
             () if self.id == "debian" => debian(release, since),
-            () if self.id == "amzn" => amazon(release),
+            () if self.id == "amzn" => amazon(release, since),
             () if self.id == "fedora" => Some("sudo dnf upgrade kernel".to_owned()),
             () if is_like("rhel") || self.id == "centos" => red_hat(release),
             () if self.id == "opensuse-tumbleweed" => Some("sudo zypper dist-upgrade".to_owned()),
-            () if is_like("suse") || self.id == "sles" => {
-                Some("upgrade to 15.6 or later, whose kernel-default is Linux 6.4".to_owned())
-            }
+            () if is_like("suse") || self.id == "sles" => suse(since),
             () if is_like("arch") => Some("sudo pacman -Syu linux".to_owned()),
             () if self.id == "alpine" => Some("sudo apk add --upgrade linux-lts".to_owned()),
             () => None,
@@ -76,8 +72,7 @@ fn debian((release, _): Version, since: Version) -> Option<String> {
         }
         12 => format!("sudo apt install {IMAGE}, which is Linux 6.1"),
         11 if since <= (6, 1) => {
-            "sudo apt install linux-image-6.1-$(dpkg --print-architecture), which bullseye-security \
-             has; or linux-image of bullseye-backports, which is Linux 6.1 too"
+            "sudo apt install linux-image-6.1-$(dpkg --print-architecture), with bullseye-security as a source"
                 .to_owned()
         }
         _ => "upgrade to Debian 12, whose linux-image is Linux 6.1, or to Debian 13 with Linux 6.12".to_owned(),
@@ -104,17 +99,25 @@ fn red_hat((release, _): Version) -> Option<String> {
               (9.6 those of Linux 6.12)"
             .to_owned(),
         10.. => "sudo dnf upgrade kernel".to_owned(),
-        _ => "upgrade to release 9, whose kernel 5.14 has BPF features of later kernels, or boot kernel-lt of ELRepo"
+        _ => "upgrade to release 9, whose kernel 5.14 has BPF features of later kernels, or install kernel-ml of ELRepo"
             .to_owned(),
     })
 }
 
-fn amazon((release, _): Version) -> Option<String> {
-    // The version of Amazon Linux 2023 is no u8.
-    Some(if release == 0 {
-        "sudo dnf upgrade kernel".to_owned()
+fn amazon((release, _): Version, since: Version) -> Option<String> {
+    Some(match release {
+        // 2023 does not fit the type.
+        0 if since > (6, 1) => "sudo dnf install kernel6.12".to_owned(),
+        0 => "sudo dnf upgrade kernel".to_owned(),
+        _ => "move to Amazon Linux 2023, whose kernel is Linux 6.1 or later".to_owned(),
+    })
+}
+
+fn suse(since: Version) -> Option<String> {
+    Some(if since > (6, 4) {
+        "upgrade to release 16, whose kernel-default is Linux 6.12".to_owned()
     } else {
-        "move to Amazon Linux 2023, whose kernel is Linux 6.1".to_owned()
+        "upgrade to 15.6 or later, whose kernel-default is Linux 6.4".to_owned()
     })
 }
 
@@ -145,15 +148,17 @@ mod tests {
             ("rhel", "fedora", "10.0", TCX, "sudo dnf upgrade kernel;"),
             ("fedora", "", "40", TCX, "sudo dnf upgrade kernel;"),
             ("amzn", "fedora", "2023", LOOP, "sudo dnf upgrade kernel;"),
+            ("amzn", "fedora", "2023", TCX, "sudo dnf install kernel6.12;"),
             ("amzn", "centos rhel fedora", "2", LOOP, "Amazon Linux 2023"),
             ("opensuse-leap", "suse opensuse", "15.5", LOOP, "upgrade to 15.6"),
+            ("sles", "suse", "15.6", TCX, "upgrade to release 16"),
             ("arch", "", "", LOOP, "pacman -Syu linux"),
             ("void", "", "", LOOP, "mainline has it since Linux 5.17"),
             ("", "", "", TCX, "mainline has it since Linux 6.6"),
         ];
         for (id, like, version, since, words) in rows {
             let [id, like, version] = [id, like, version].map(str::to_owned);
-            let of = Distribution { id, like, version, name: String::new() };
+            let of = Distribution { id, like, version };
             assert!(of.kernel_with(since).contains(words), "{of:?} {since:?}: {}", of.kernel_with(since));
         }
     }
@@ -164,7 +169,6 @@ mod tests {
             "PRETTY_NAME=\"Debian GNU/Linux 11 (bullseye)\"\nVERSION_ID=\"11\"\nID=debian\nVERSION=\"11 (bullseye)\"\n";
         let of = Distribution::parse(text);
         assert_eq!((of.id.as_str(), of.version.as_str(), of.release()), ("debian", "11", (11, 0)));
-        assert_eq!(of.name, "Debian GNU/Linux 11 (bullseye)");
         let of = Distribution::parse("ID='rocky'\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=9.4\n");
         assert_eq!((of.id.as_str(), of.like.as_str(), of.release()), ("rocky", "rhel centos fedora", (9, 4)));
         assert_eq!(Distribution::parse("IDENTITY=x\n# ID\n"), Distribution::default());

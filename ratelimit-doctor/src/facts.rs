@@ -89,7 +89,7 @@ pub enum Readers {
 pub struct Kernel {
     /// Release, for example `6.12.0-amd64`.
     pub release: String,
-    /// Distribution, which has packages of other kernels.
+    /// Distribution of the host, which selects the packages in advice.
     pub distribution: Distribution,
     /// Kernel features that the program needs, each tried.
     pub features: Vec<Feature>,

@@ -133,7 +133,7 @@ fn kernel() -> Kernel {
     }
 }
 
-/// Returns the distribution. It is unknown without /etc/os-release.
+/// Returns the distribution. All fields are empty without /etc/os-release.
 fn distribution() -> Distribution {
     let read = |path: &str| fs::read_to_string(path).ok();
     let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release"));

@@ -1,6 +1,6 @@
-//! Kernel features that the program needs: what each is for, and the first mainline version that has it. Pure data.
+//! Kernel features that the program needs, each with its purpose and the first mainline version that has it. Pure data.
 //!
-//! The version only selects the package that brings the feature. Whether a kernel has it is tried.
+//! The version only selects the package that brings the feature. The probe tries whether the kernel has the feature.
 
 use crate::distribution::Version;
 
@@ -10,11 +10,11 @@ pub(super) struct Feature {
     pub(super) name: &'static str,
     /// First mainline version with the feature.
     pub(super) since: Version,
-    /// Use that the program makes of the feature.
+    /// Purpose of the feature in the program.
     pub(super) purpose: &'static str,
 }
 
-/// Mainline version with all required features.
+/// First mainline version with all required features.
 pub(super) const SINCE_ALL: Version = (5, 18);
 /// First mainline version with TCX.
 pub(super) const TCX_SINCE: Version = (6, 6);
@@ -48,7 +48,7 @@ pub(super) const FEATURES: [Feature; 24] = [
     feature("function bpf_ringbuf_query", (5, 8), "events"),
     feature("function bpf_loop", (5, 17), "reading packets of any length within the verifier's bounds"),
     feature("function bpf_xdp_get_buff_len", SINCE_ALL, "large frames"),
-    feature("function bpf_xdp_adjust_tail", (4, 13), "answering refused clients"),
+    feature("function bpf_xdp_adjust_tail", (4, 18), "answering refused clients"),
 ];
 
 /// Returns the row of a feature by its name.
@@ -65,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_feature_that_is_tried_has_a_row_and_no_other() {
+    fn the_table_has_exactly_the_probed_features() {
         let tried = MAPS.iter().map(|(name, _)| format!("map {name}"));
         let tried = tried.chain(HELPERS.iter().map(|(name, _)| format!("function {name}")));
         let others = ["program type xdp", "XDP programs for frames of several buffers", "BPF links on XDP"];
         let tried: BTreeSet<String> = tried.chain(others.map(str::to_owned)).collect();
         assert_eq!(tried, FEATURES.iter().map(|of| of.name.to_owned()).collect());
-        assert_eq!(FEATURES.len(), tried.len(), "each once");
+        assert_eq!(FEATURES.len(), tried.len(), "no feature is listed twice");
         assert_eq!(FEATURES.iter().map(|of| of.since).max(), Some(SINCE_ALL));
     }
 }

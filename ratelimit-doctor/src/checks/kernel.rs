@@ -11,8 +11,9 @@ use crate::finding::{Finding, Subject};
 const ABOUT: &str = "kernel";
 const BPFFS: &str = "BPF file system";
 
-/// Commands that work on a kernel that cannot load the program.
-const STILL_WORKS: &str = "nothing can be limited here; `replay`, `suggest --from`, `check-config` and `lists` work";
+/// Consequence of a missing feature, with the commands that still work.
+const STILL_WORKS: &str =
+    "no limit can be enforced here; `replay`, `suggest --from`, `check-config` and `lists check` still work";
 
 /// Ratio of possible to online processors from which on it is reported.
 const POSSIBLE_TO_ONLINE: u32 = 4;
@@ -68,8 +69,8 @@ fn features(of: &Kernel) -> Vec<Finding> {
         findings.push(subject.ok(format!("Linux {}: {there} features were tried and are there", of.release)));
     }
     for name in missing {
-        let (since, purpose) = feature_named(name).map_or((SINCE_ALL, ""), |of| (of.since, of.purpose));
-        let purpose = if purpose.is_empty() { String::new() } else { format!(", for {purpose}") };
+        let (since, purpose) =
+            feature_named(name).map_or((SINCE_ALL, String::new()), |of| (of.since, format!(", for {}", of.purpose)));
         findings.push(subject.problem(
             format!("Linux {} lacks {name}{purpose}: {STILL_WORKS}", of.release),
             of.distribution.kernel_with(since),
@@ -82,7 +83,7 @@ fn features(of: &Kernel) -> Vec<Finding> {
     findings
 }
 
-/// Checks for TCX, which the program uses where XDP is not possible. Everything else works without it.
+/// Checks for TCX, which the program uses if XDP is not possible. Everything else works without TCX.
 fn tcx(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Finding {
     let subject = Subject::new(
         ABOUT,
@@ -93,12 +94,12 @@ fn tcx(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Finding {
     match config.map(|config| config.hook) {
         _ if machine.has_tcx => subject.ok("TCX is there"),
         Some(HookChoice::Tcx) => subject.problem(
-            format!("Linux {} lacks TCX, and hook = \"tcx\" asks for it: the filter runs at XDP alone", of.release),
+            format!("Linux {} lacks TCX, which hook = \"tcx\" needs; the filter can only run at XDP", of.release),
             format!("write hook = \"auto\" into the configuration; or {how}"),
         ),
         Some(HookChoice::Auto | HookChoice::Xdp) | None => subject.ok(format!(
-            "Linux {} lacks TCX: the filter runs at XDP, where no other XDP program is and packets have an Ethernet \
-             header. To have TCX too: {how}",
+            "Linux {} lacks TCX: the filter runs at XDP, and only on Ethernet interfaces without another XDP program. To \
+             get TCX: {how}",
             of.release
         )),
     }
@@ -146,7 +147,7 @@ fn type_information(of: &Kernel) -> Finding {
     match &of.type_information {
         Ok(()) => subject.ok("type information (BTF) is there"),
         Err(why) => subject.warning(
-            format!("type information (BTF) cannot be used: {why}; limits hold all the same"),
+            format!("type information (BTF) cannot be used: {why}; limits are still enforced"),
             "boot a kernel with CONFIG_DEBUG_INFO_BTF, as the distributions' are",
         ),
     }
