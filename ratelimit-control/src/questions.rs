@@ -19,7 +19,7 @@ use ratelimit_report::snapshot::{
 /// Maximum bytes of a list with as many prefixes as the kernel accepts. // 2 x 1048576 x 256 B = 537 MB
 const LIST_BYTES_MAX: usize = 512 << 20;
 
-/// Maximum bytes of statistics with as many sources as one request may ask for. // 10 000 x 600 B = 6 MB
+/// Maximum bytes of statistics with [`TOP_MAX`] sources. // 10 000 x 600 B = 6 MB
 const STATS_BYTES_MAX: usize = 16 << 20;
 
 /// Request for all statistics.
@@ -39,7 +39,7 @@ impl Stats {
         Self { since: Instant::now(), sources: None }
     }
 
-    /// Returns a request for a reading that begins now or later, with all sources near or over a limit.
+    /// Returns a request for a reading that begins now or later, with up to [`TOP_MAX`] sources.
     pub fn of_all_sources() -> Self {
         Self { sources: Some(TOP_MAX), ..Self::now() }
     }

@@ -1,5 +1,5 @@
-//! Demand of whole prefixes, IPv4 /24 and IPv6 /48, summed over their sources. A distributed crawler stays within the
-//! limit of each source, and only its prefix stands out. Pure.
+//! Demand of whole prefixes, IPv4 /24 and IPv6 /48, summed over their sources. Each source of a distributed crawler
+//! stays within its limit, and only the prefix stands out. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::observe::{self, Reason, SOURCES_MIN};
 
-/// Groups whose demand is summed, and for which a limit is proposed.
+/// Groups with summed demand, for which a limit is proposed.
 pub const GROUPS: Per = Per::Prefix { v4: 24, v6: 48 };
 
 /// Maximum number of prefixes of a limit that are kept from round to round. // 16 384 x ~140 B = 2.3 MB
@@ -60,7 +60,7 @@ pub struct BusyPrefix {
 pub struct GroupProposal {
     /// Amount, in the limit's unit.
     pub amount: u64,
-    /// Limit in configuration syntax: `500/1m requests per /24,/48`.
+    /// Limit in configuration syntax, such as `500/1m requests per /24,/48`.
     pub limit: String,
     /// Number of prefixes with any demand.
     pub prefixes: u64,
@@ -220,8 +220,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Returns a table in which 40 prefixes of one visitor want up to 39 in a window, and 254 sources of one /24 and
-    /// of one /48 want 5 each.
+    /// Returns a table with 40 prefixes of one visitor each, who wants up to 39 in a window. A /24 and a /48 have 254
+    /// sources that want 5 each.
     fn crawled(limit: &Limit) -> (Prefixes, Vec<IpNet>) {
         let mut prefixes = Prefixes::new(limit);
         let visitors = (0..40).map(|at| (source(&format!("10.0.{at}.7/32")), at));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crawler_of_254_addresses_is_named_with_a_limit_that_holds_it_and_nobody_else() {
+    fn a_crawler_of_254_addresses_gets_a_limit_that_only_it_exceeds() {
         let limit = limit(100, Unit::Requests);
         let (prefixes, sources) = crawled(&limit);
         let busy = prefixes.busy(&limit, &sources);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_group_limit_is_below_that_of_a_source_and_none_is_proposed_from_a_few_prefixes() {
+    fn a_group_limit_is_at_least_that_of_a_source_and_needs_20_prefixes() {
         let limit = limit(900, Unit::Requests);
         let (prefixes, sources) = crawled(&limit);
         let proposal = prefixes.busy(&limit, &sources).proposal.unwrap();
@@ -263,7 +263,7 @@ mod tests {
         assert!(few.note(&busy).unwrap().starts_with("fewer than 20 prefixes"));
         assert_eq!(few.busy(&limit, &sources[..1]).prefixes, [], "one source is no group");
         let wide = [source("10.0.0.0/8")];
-        assert_eq!(few.busy(&limit, &wide).prefixes, [], "a source that is wider than a group is in none");
+        assert_eq!(few.busy(&limit, &wide).prefixes, [], "a source wider than a group belongs to none");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{Page, counted, cut, duration, number, short, wait};
 
 /// Minimum width in columns, whatever a terminal reports.
 const WIDTH_LEAST: usize = 80;
-/// Lines of the lowest terminal, without the prompt's.
+/// Number of lines of the smallest terminal, without the line of the prompt.
 const LINES: usize = 23;
 /// Maximum number of episodes shown in [`LINES`]. With the acts, they fill 24 lines.
 const EPISODES: usize = 8;
@@ -16,7 +16,7 @@ const EPISODES: usize = 8;
 const ACTS: usize = 5;
 /// Maximum number of sources shown in [`LINES`].
 const SOURCES: usize = 20;
-/// Maximum number of losses shown on a terminal.
+/// Maximum number of losses shown on a terminal of any height.
 const LOSSES: usize = 2;
 /// Maximum number of lines about losses: a blank one, the explanation, the head, the losses, and the number of others.
 const LINES_OF_LOSSES: usize = LOSSES + 4;
@@ -26,11 +26,12 @@ const _: () = assert!(WITH_LOSSES.0 + WITH_LOSSES.1 + LINES_OF_LOSSES <= EPISODE
 /// Hint that names the ways to see everything.
 const ALL: &str = "--json and --csv have them all";
 
-/// Room for a table: the width of a line, and the number of lines beyond those of the lowest terminal.
+/// Space for the output.
 #[derive(Clone, Copy)]
 struct Room {
+    /// Maximum width of a line in columns.
     width: usize,
-    /// Number of further lines. None for no limit.
+    /// Number of lines beyond [`LINES`]. None if the number of lines is not bounded.
     extra: Option<usize>,
 }
 
@@ -39,7 +40,7 @@ impl Room {
         Self { width: page.width.max(WIDTH_LEAST), extra: page.rows.map(|rows| rows.saturating_sub(LINES)) }
     }
 
-    /// Returns the number of rows that may be shown, `least` of them on the lowest terminal.
+    /// Returns the number of rows that may be shown, which is `least` on the smallest terminal.
     fn rows(self, least: usize) -> usize {
         self.extra.map_or(usize::MAX, |extra| least.saturating_add(extra))
     }
@@ -55,7 +56,7 @@ pub fn history(report: &HistoryReport, now: Timestamp, page: Page) -> String {
     let room = Room::of(page);
     let mut out = headline(report, room.width);
     let (episodes, acts) = if report.losses.is_empty() { (EPISODES, ACTS) } else { WITH_LOSSES };
-    // A higher terminal has more episodes.
+    // Additional lines of the terminal are used for episodes.
     let (episodes, acts) = (room.rows(episodes), if room.extra.is_some() { acts } else { usize::MAX });
     if !report.episodes.is_empty() {
         let row = |of: &Episode| {
@@ -207,8 +208,7 @@ fn more(len: usize, shown: usize, one: &str, is_more: bool) -> String {
     }
 }
 
-/// Formats a table. Columns are as wide as their text and two spaces apart. The last column is cut at
-/// `width`.
+/// Formats a table. Columns are as wide as their text and two spaces apart. Lines are cut at `width` columns.
 fn table<const N: usize>(head: [&str; N], right: &[usize], rows: &[[String; N]], width: usize) -> String {
     let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
     let line = |cells: [&str; N]| {

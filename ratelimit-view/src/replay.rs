@@ -1,6 +1,6 @@
 //! Output of `ratelimitd replay`.
 
-use super::suggest::busiest;
+use super::suggest::{busiest, lists_seen};
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
 use ratelimit_report::replay::{
@@ -65,12 +65,8 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
     out += &format!("  over limit   {} of {}\n", number(of.sources_limited), counted(sources, "source"));
     out += &limited(of);
     out += &busiest(&of.busiest_prefixes, of.group_proposal.as_ref(), &of.limit, str::to_owned);
-    if !of.busiest_lists.is_empty() {
-        let row = |of: &ListBusy| [of.file.clone(), number(of.sources), number(of.wanted)];
-        out += "\nLists of the sources seen:\n";
-        out += &table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.busiest_lists.iter().map(row));
-    }
-    out
+    let row = |of: &ListBusy| [of.file.clone(), number(of.sources), number(of.wanted)];
+    out + &lists_seen(of.busiest_lists.iter().map(row), str::to_owned)
 }
 
 /// Formats the sources over the limit, and the prefixes and lists that contain them.

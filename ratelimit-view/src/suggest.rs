@@ -78,11 +78,8 @@ fn of_limit(of: &LimitSuggestion) -> String {
     }
     out += &origins(of);
     out += &busiest(&of.busiest_prefixes, of.group_proposal.as_ref(), &of.limit, indented);
-    if !of.busiest_lists.is_empty() {
-        let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
-        out += "\nLists of the sources seen:\n";
-        out += &indented(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.busiest_lists.iter().map(row)));
-    }
+    let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
+    out += &lists_seen(of.busiest_lists.iter().map(row), indented);
     if !of.notes.is_empty() {
         out += "\n";
     }
@@ -107,7 +104,7 @@ fn origins(of: &LimitSuggestion) -> String {
     out
 }
 
-/// Formats the prefixes with the largest demand, whether or not a source in them is over a limit, and the limit
+/// Formats the prefixes with the largest demand, whether or not a source in them is over a limit. Adds the limit
 /// proposed for them. `set` indents the table.
 pub(super) fn busiest(
     prefixes: &[BusyPrefix],
@@ -123,9 +120,9 @@ pub(super) fn busiest(
         [of.prefix.clone(), number(of.sources), quantity(of.busiest_window, unit), quantity(of.wanted, unit)]
     };
     let rows = prefixes.iter().take(PREFIXES_NAMED_MAX).map(row);
-    let mut out = format!("\nBusiest prefixes, all of their sources together, in {}:\n", unit.label());
+    let mut out = format!("\nBusiest prefixes, {} of all their sources together:\n", unit.label());
     let busiest = format!("BUSIEST {window}");
-    out += &set(&table(["PREFIX", "SOURCES", &busiest, "IN ALL"], &[1, 2, 3], rows));
+    out += &set(&table(["PREFIX", "SOURCES", &busiest, "TOTAL"], &[1, 2, 3], rows));
     if let Some(of) = proposal {
         let over = match of.prefixes_over {
             0 => format!("none of the {} prefixes wanted more", number(of.prefixes)),
@@ -140,6 +137,14 @@ pub(super) fn busiest(
         out += &format!("\nProposal for prefixes: {}; {over}\n  Why: {why}\n", of.limit);
     }
     out
+}
+
+/// Formats the lists that contain any source: file, number of sources, and demand. `set` indents the table.
+pub(super) fn lists_seen(rows: impl ExactSizeIterator<Item = [String; 3]>, set: fn(&str) -> String) -> String {
+    if rows.len() == 0 {
+        return String::new();
+    }
+    format!("\nLists with sources that were seen:\n{}", set(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], rows)))
 }
 
 /// Formats the window, as in "busiest 5m": `5m`.

@@ -279,7 +279,7 @@ fn a_list_says_until_when_by_whom_and_why() {
 }
 
 #[test]
-fn a_list_fits_any_terminal_and_loses_no_word() {
+fn a_list_fits_any_terminal_and_is_never_cut() {
     let denied = listed(
         r#"{"prefix":"2001:db8:1111:2222:3333:4444:5555:6666","state":"denied","until":"2026-01-01T14:00:00Z","by":"command","user":"root (alice)","reason":"it scans every port of this host and of its neighbours, day after day","since":"2026-01-01T10:00:00Z","decides":true}"#,
     );

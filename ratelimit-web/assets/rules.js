@@ -40,7 +40,7 @@ function rule(of, proposed, isOpen) {
   }
   const why = [...drops].map(([reason, packets]) => `${number(packets)} ${dropWords(reason)}`).join(', ');
   const used = usedOf(of.used);
-  const ofAll = used.map((one) => [one.unit[0].toUpperCase() + one.unit.slice(1), `${number(one.used)} in the last ${duration(one.window_seconds)}, of ${counted(one.sources, 'source')}`]);
+  const ofAll = used.map((one) => [one.unit[0].toUpperCase() + one.unit.slice(1), `${number(one.used)} in the last ${duration(one.window_seconds)}, from ${counted(one.sources, 'source')}`]);
   const lead = used.length ? `${number(used[0].used)} ${used[0].unit} in ${duration(used[0].window_seconds)}, ` : '';
   const rows = [...ofAll, ['Admitted', counted(of.admitted, 'packet')], ['Not counted', counted(of.not_counted, 'packet')],
     ['Dropped', counted(of.dropped, 'packet') + (why && `: ${why}`)], ['Would drop', counted(of.would_drop, 'packet')],

@@ -58,11 +58,11 @@ const DROPS = {
 /** @param {string} reason */
 export const dropWords = (reason) => DROPS[reason] ?? reason;
 
-/** The group is one that is over its limit, while the source itself is not. @param {string} state @param {string} [reason] @param {string} [group] */
+/** A group is given if only its limit refuses the source. @param {string} state @param {string} [reason] @param {string} [group] */
 export const tag = (state, reason, group) => el('span', { class: `tag ${['ok', 'exempt'].includes(state) ? 'good' : 'bad'}` },
   group ? `over its group ${group}` : reason === 'guard' ? 'over the guard' : STATES[state] ?? state);
 
-/** Amounts that all sources have used of a rule's limits; not in packets, which are counted for every rule.
+/** Returns the use of each limit that does not count packets.
  * @param {{unit: string, window_seconds: number, used: number, sources: number}[] | undefined} used */
 export const usedOf = (used) => (used ?? []).filter((of) => of.unit !== 'packets');
 

@@ -70,7 +70,7 @@ pub(super) struct Observation {
     not_observed: u64,
     not_observed_in_round: u64,
     totals: Totals,
-    /// Demand of the prefixes that contain the sources.
+    /// Demand of the prefixes of the sources.
     prefixes: Prefixes,
     weight: Weight,
     shared: Vec<(usize, Weight)>,

@@ -28,7 +28,7 @@ pub(super) struct Totals {
     pub(super) blocked: Vec<Blocked>,
     /// Demand of all sources since counting of the candidates began, in the limit's unit.
     pub(super) demand: u64,
-    /// Demand of the visited source that is new, by bucket. The visitor takes it.
+    /// New demand of the visited source, by bucket. The caller takes it after each visit.
     pub(super) grown: Vec<(BucketIndex, u64)>,
 }
 

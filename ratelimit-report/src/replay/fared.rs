@@ -23,7 +23,7 @@ use ratelimit_policy::desired::{Limit, Mode, Per, Policy, Ports, Rule};
 // 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
 pub(super) const SOURCES_MAX: usize = 1 << 20;
 
-/// Number of charges after which the number of counted prefixes is bounded.
+/// Number of charges between two reductions of the counted prefixes.
 const BOUNDED_EVERY: u32 = 1 << 15;
 
 /// Result of one source under one limit.
@@ -55,9 +55,9 @@ pub(super) struct Judge {
     windows: Sources,
     sources_max: usize,
     pub(super) sources: HashMap<IpNet, Judged>,
-    /// Demand of the prefixes under each limit, in the order of the limits. It stays empty for limits of groups.
+    /// Demand of the prefixes under each limit, in the order of the limits. Empty for limits of groups.
     prefixes: Vec<Prefixes>,
-    /// Charges since `prefixes` was last bounded.
+    /// Number of charges since `prefixes` was last reduced.
     unbounded: u32,
     /// Number of packets or requests from sources without room in `sources`.
     pub(super) unplaced: u64,

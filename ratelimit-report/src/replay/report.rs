@@ -119,12 +119,12 @@ pub struct LimitReport {
     /// Proposed limit for each such prefix; none if too few were seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_proposal: Option<GroupProposal>,
-    /// Given list files that contain any sources, by what these wanted, largest first.
+    /// Given list files that contain any sources. Sorted by demand, largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub busiest_lists: Vec<ListBusy>,
 }
 
-/// List file with sources that wanted something.
+/// List file that contains sources with any demand.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ListBusy {
     /// Path of the file.

@@ -20,7 +20,7 @@ use ratelimit_policy::desired::{self, Grant, Limit, Per, Policy, Refuse, WindowF
 /// Default number of sources in `top`.
 pub const TOP_DEFAULT: usize = 20;
 
-/// Maximum number of sources in `top`, for `stats --all`. // 10 000 x 400 B of JSON = 4 MB
+/// Maximum number of sources in `top`, for `stats --all`. // 10 000 x 600 B of JSON = 6 MB
 pub const TOP_MAX: usize = 10_000;
 
 /// State of a source.

@@ -59,7 +59,7 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
 }
 
 #[test]
-fn equal_sources_are_in_the_order_of_their_addresses() {
+fn equal_sources_are_sorted_by_address() {
     let policy = policy(vec![limit(9, Counted::Connections)]);
     let (mut datapath, kernel) = fake(&policy);
     for source in ["192.0.2.10", "2001:db8::1", "192.0.2.9", "9.0.0.1", "192.0.2.200"] {
@@ -71,7 +71,7 @@ fn equal_sources_are_in_the_order_of_their_addresses() {
 }
 
 #[test]
-fn a_rule_says_how_much_all_sources_have_used_of_each_limit_and_how_many_have() {
+fn a_rule_sums_the_use_of_each_limit_over_all_sources() {
     let policy = policy(vec![limit(3, Counted::Connections), limit(1000, Counted::Bytes)]);
     let (mut datapath, kernel) = fake(&policy);
     for source in (1..=30).flat_map(|at| vec![format!("192.0.2.{at}"); 2]) {

@@ -98,13 +98,14 @@ pub(super) async fn stats(socket: &Path, shown: Shown) -> anyhow::Result<Exit> {
     }
 }
 
-/// Returns the request for the sources that the output shows: all with `--all`, and once in a pipe or file.
+/// Returns the request for as many sources as the output shows: all with `--all`, and in a pipe or file without
+/// `--watch`.
 fn request(Shown { format, repeat, extent, .. }: Shown) -> Stats {
     let is_whole = format == OutputFormat::Human && repeat == Repeat::Once && terminal_size_of(io::stdout()).is_none();
     if extent == Extent::All || is_whole { Stats::of_all_sources() } else { Stats::now() }
 }
 
-/// Returns the width and the free rows of the terminal now. A pipe or file has no bounds.
+/// Returns the current width and number of free rows of the terminal. A pipe or file has no bounds.
 pub(super) fn screen() -> Page {
     terminal_size_of(io::stdout()).map_or(Page::ENDLESS, |(Width(width), Height(height))| Page {
         width: usize::from(width),
@@ -125,7 +126,7 @@ fn page(Shown { repeat, extent, detail, .. }: Shown) -> Page {
     let Page { width, rows, .. } = screen();
     let rows = match (extent, repeat) {
         (Extent::All, _) => None,
-        // There is no prompt while it is watched.
+        // No prompt appears during `--watch`.
         (Extent::Screen, Repeat::Watch) => rows.map(|rows| rows + 1),
         (Extent::Screen, Repeat::Once) => rows,
     };

@@ -203,7 +203,7 @@ fn a_pipe_gets_every_row_and_no_line_is_cut() {
 }
 
 #[test]
-fn a_larger_terminal_has_wider_lines_and_more_episodes() {
+fn a_larger_terminal_shows_wider_lines_and_more_episodes() {
     let mut long = episode(1, Some(9), "over_limit", 40);
     long.rule = "a-rule-with-a-name-of-32-letters".to_owned();
     let report = report(vec![long; 30], vec![]);

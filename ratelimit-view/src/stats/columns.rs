@@ -4,14 +4,14 @@ use crate::cut;
 
 /// One column of a table.
 pub(crate) struct Column {
-    pub(crate) head: &'static str,
-    pub(crate) side: Side,
-    pub(crate) cells: Vec<String>,
+    pub(super) head: &'static str,
+    pub(super) side: Side,
+    pub(super) cells: Vec<String>,
 }
 
 /// Alignment of a cell's text.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(super) enum Side {
     Left,
     Right,
 }
@@ -21,7 +21,7 @@ impl Column {
         Self { head, side: Side::Left, cells: rows.iter().map(cell).collect() }
     }
 
-    pub(crate) fn right<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+    pub(super) fn right<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
         Self { head, side: Side::Right, cells: rows.iter().map(cell).collect() }
     }
 
@@ -31,7 +31,7 @@ impl Column {
 }
 
 /// Returns the first of several forms of a table that fits, widest first. If none fits, cuts the last form.
-pub(crate) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
+pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for form in forms {
         lines = table(&form());
@@ -42,14 +42,14 @@ pub(crate) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<S
     lines.iter().map(|line| cut(line, width)).collect()
 }
 
-/// Minimum width of a last column that is wrapped.
+/// Minimum width of a wrapped last column.
 const LAST_LEAST: usize = 20;
 
-/// Formats a table whose last column is wrapped below itself at `width` columns, so that nothing is cut. Returns none
-/// if the other columns leave too little room.
+/// Formats a table and wraps its last column below itself, so that no line exceeds `width` columns and nothing is cut.
+/// Returns none if the other columns leave too little room.
 pub(crate) fn wrapping(columns: &[Column], width: usize) -> Option<Vec<String>> {
     let (last, others) = columns.split_last()?;
-    // One space before the first column, and two before each other one.
+    // One space precedes the first column, and two precede each other column.
     let at = others.iter().map(|column| column.width() + 2).sum::<usize>() + 1;
     let last_width = last.width();
     if at.saturating_add(LAST_LEAST.min(last_width)) > width {
@@ -100,6 +100,6 @@ pub fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
     lines
 }
 
-pub(crate) fn characters(text: &str) -> usize {
+pub(super) fn characters(text: &str) -> usize {
     text.chars().count()
 }

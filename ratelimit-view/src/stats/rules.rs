@@ -54,7 +54,7 @@ fn in_a_line(rule: &Rule) -> String {
     };
     let (admitted, refused) = (counted(rule.admitted, "packet"), number(refused));
     let of_packets = match used(rule).next() {
-        // A long line is cut, and the amount that was dropped must not be.
+        // The dropped amount comes early, because long lines are cut at the end.
         Some(of) => {
             let (used, unit, window) = (number(of.used), of.unit.label(), window(of));
             format!("{used} {unit}/{window}; {verb} {refused}, admitted {admitted}")
@@ -64,7 +64,7 @@ fn in_a_line(rule: &Rule) -> String {
     format!("Rule {} ({}): {of_packets}", rule.name, mode_of(rule))
 }
 
-/// Returns the amounts that all sources have used of the limits that do not count in packets.
+/// Returns the use of each limit that does not count packets.
 fn used(rule: &Rule) -> impl Iterator<Item = &LimitUse> {
     rule.used.iter().filter(|of| of.unit != Unit::Packets)
 }
@@ -91,10 +91,10 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
     if let Some(of) = rule.new_sources {
         say("new sources", &format!("at most {} in {}", number(of.amount), duration(of.window_seconds)));
     }
-    // The unit of the limits comes before packets, which the program counts for every rule.
+    // The units of the limits come before packets, which are counted for every rule.
     for of in used(rule) {
         let sources = counted(of.sources, "source");
-        say(of.unit.label(), &format!("{} in the last {}, of {sources}", number(of.used), window(of)));
+        say(of.unit.label(), &format!("{} in the last {}, from {sources}", number(of.used), window(of)));
     }
     let admitted = counted(rule.admitted, "packet");
     say("admitted", &format!("{admitted}; {} more that no limit counts", number(rule.not_counted)));

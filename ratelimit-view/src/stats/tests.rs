@@ -99,7 +99,7 @@ fn the_worst_fits_the_classic_screen_and_the_rest_is_counted() {
 }
 
 #[test]
-fn all_sources_are_listed_in_a_pipe_and_those_of_whom_the_daemon_tells_nothing_are_counted() {
+fn a_pipe_lists_all_sources_and_counts_those_that_the_daemon_omitted() {
     let mut snapshot = quiet();
     many(&mut snapshot, 300);
     snapshot.sources.in_use = 300;
@@ -119,7 +119,7 @@ fn all_sources_are_listed_in_a_pipe_and_those_of_whom_the_daemon_tells_nothing_a
 }
 
 #[test]
-fn a_source_that_its_group_refuses_is_said_to_be_over_it_and_which_one() {
+fn a_source_refused_by_its_group_names_the_group() {
     let mut snapshot = quiet();
     let top = snapshot.top.as_mut().unwrap();
     top[0].used = 20;
@@ -133,14 +133,14 @@ fn a_source_that_its_group_refuses_is_said_to_be_over_it_and_which_one() {
 }
 
 #[test]
-fn a_rule_leads_with_the_unit_of_its_limits_and_not_with_packets() {
+fn a_rule_shows_the_units_of_its_limits_before_packets() {
     let snapshot = quiet();
     let said = stats(&snapshot, Page::ENDLESS);
     let line = |start: &str| said.lines().position(|line| line.starts_with(start)).unwrap();
     let (limit, requests, packets) = (line("  limit "), line("  requests "), line("  admitted "));
     assert!(limit < requests && requests < packets, "{said}");
-    assert!(said.contains("\n  requests     1,212 in the last 5m, of 212 sources\n"), "{said}");
-    assert!(said.contains("\n  bytes        49,096,000 in the last 1m, of 2 sources\n"), "{said}");
+    assert!(said.contains("\n  requests     1,212 in the last 5m, from 212 sources\n"), "{said}");
+    assert!(said.contains("\n  bytes        49,096,000 in the last 1m, from 2 sources\n"), "{said}");
     let mut short = snapshot;
     let rule = short.rules[0].clone();
     short.rules = (0..9).map(|at| Rule { name: format!("rule-{at}"), ..rule.clone() }).collect();

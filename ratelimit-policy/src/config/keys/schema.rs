@@ -1,7 +1,7 @@
-//! JSON schema of the configuration file, for editors: docs/ratelimitd.schema.json, made from the table of keys.
+//! JSON schema of the configuration file for editors: docs/ratelimitd.schema.json, generated from the table of keys.
 //!
-//! The schema has the names, the kinds, the choices and the ranges of values. It does not parse limits, times and
-//! prefixes: `ratelimitd check-config` does.
+//! The schema describes names, kinds, choices and ranges of values. It does not check the syntax of limits, times and
+//! prefixes, as `ratelimitd check-config` does.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{FLEET, HISTORY, Key, OVERRIDE, RULE, SAFETY, TOP, Value};
 
-/// The schema as it is committed.
+/// Text of the committed schema.
 const WRITTEN: &str = include_str!("../../../../docs/ratelimitd.schema.json");
 
 /// Returns the schema of the whole file.
@@ -24,8 +24,8 @@ fn schema() -> Json {
     let tables = [
         ("rule", one_or_more("rule", "One rule, or several. The first rule that matches a packet judges it.")),
         ("lists", lists),
-        ("safety", table(SAFETY, "Addresses that are always allowed, and bounds on what may go wrong.")),
-        ("history", table(HISTORY, "What is remembered of refusals and bans.")),
+        ("safety", table(SAFETY, "Addresses that are always allowed, and protections against mistakes.")),
+        ("history", table(HISTORY, "Stored history of refusals and bans.")),
         ("fleet", table(FLEET, "Limits shared with other hosts.")),
     ];
     for (name, of) in tables {
@@ -68,7 +68,7 @@ fn of_key(key: &Key) -> Json {
     let mut of = kind(key.value);
     let more = if key.more.is_empty() { String::new() } else { format!(" {}", key.more) };
     of["description"] = format!("{}.{more}", key.help).into();
-    // A default in words is no value.
+    // A default that is not a TOML value, such as "unset", goes into the description.
     if let Ok(default) = format!("x = {}", key.default).parse::<toml::Table>() {
         of["default"] = default.into_iter().next().map_or(Json::Null, |(_, default)| json(default));
     } else if key.default != "required" {
@@ -79,7 +79,7 @@ fn of_key(key: &Key) -> Json {
 
 /// Returns the schema of a value.
 fn kind(value: Value) -> Json {
-    // A number may stand for a text that is one: `burst = 10`.
+    // The parser also takes a number for a text of digits: `burst = 10`.
     let scalar = json!({ "type": ["string", "integer"] });
     let text = json!({ "type": "string" });
     match value {
@@ -96,7 +96,7 @@ fn kind(value: Value) -> Json {
     }
 }
 
-/// Converts a value of TOML. Dates become texts, as editors convert them.
+/// Converts a TOML value to JSON. Dates become texts, as in editors.
 fn json(value: toml::Value) -> Json {
     match value {
         toml::Value::String(text) => text.into(),
@@ -109,8 +109,8 @@ fn json(value: toml::Value) -> Json {
     }
 }
 
-/// Returns the places at which a value does not match a schema. Knows the keywords that [`schema`] uses, and panics at
-/// any other. A validator of the registry brings some forty packages.
+/// Returns the places at which a value does not match a schema. Panics at keywords that [`schema`] does not use. A
+/// complete validator would add some forty packages.
 fn mismatches(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_of = |name: &str| match name {
@@ -192,7 +192,7 @@ fn root() -> PathBuf {
 /// Checks that docs/ratelimitd.schema.json is up to date.
 /// `UPDATE_DOCS=1 cargo test --package ratelimit-policy --lib schema` updates it.
 #[test]
-fn the_schema_is_what_the_keys_make() {
+fn the_committed_schema_matches_the_key_table() {
     let made = schema();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let text = serde_json::to_string_pretty(&made).unwrap() + "\n";
@@ -202,12 +202,12 @@ fn the_schema_is_what_the_keys_make() {
     let written: Json = serde_json::from_str(WRITTEN).unwrap_or_default();
     assert!(
         made == written,
-        "docs/ratelimitd.schema.json is stale; UPDATE_DOCS=1 cargo test --package ratelimit-policy --lib schema renews it"
+        "docs/ratelimitd.schema.json is stale; UPDATE_DOCS=1 cargo test --package ratelimit-policy --lib schema updates it"
     );
 }
 
 #[test]
-fn every_file_in_examples_and_in_documents_validates() {
+fn the_schema_accepts_all_examples_and_documents() {
     let files = |directory: &str, ending: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.extension().is_some_and(|of| of == ending)).collect()
@@ -219,7 +219,7 @@ fn every_file_in_examples_and_in_documents_validates() {
         assert_eq!(wrong(&text), Vec::<String>::new(), "{}", path.display());
     }
     let mut blocks = 0;
-    for path in [files("docs", "md"), vec![root().join("README.md")]].concat() {
+    for path in [files("docs", "md"), files("docs/recipes", "md"), vec![root().join("README.md")]].concat() {
         let text = std::fs::read_to_string(&path).unwrap();
         let toml = text.split("```toml\n").skip(1).filter_map(|after| Some(after.split_once("```")?.0));
         for block in toml.filter(|block| block.contains("interfaces =")) {
@@ -231,7 +231,7 @@ fn every_file_in_examples_and_in_documents_validates() {
 }
 
 #[test]
-fn unknown_keys_and_values_of_the_wrong_kind_are_rejected() {
+fn the_schema_rejects_unknown_keys_and_wrong_values() {
     let with = |top: &str, rule: &str, rest: &str| {
         format!("interfaces = [\"eth0\"]\n{top}\n[rule]\nlimits = [\"1000/5m\"]\n{rule}\n{rest}\n")
     };

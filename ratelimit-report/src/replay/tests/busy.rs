@@ -1,4 +1,4 @@
-//! Replays that name the busiest prefixes, although no source is over a limit.
+//! Tests of replays that name the busiest prefixes although no source is over a limit.
 
 use super::*;
 use crate::busy::{BusyPrefix, GroupReason};
@@ -22,7 +22,8 @@ fn lists() -> [ListFile; 1] {
     [ListFile { path: "crawlers.list".into(), named_by: "--list".to_owned(), prefixes: prefixes.into() }]
 }
 
-/// Six minutes at two requests a minute. A window of five minutes, and the bucket before it, holds all of them.
+/// Row of the crawler: six minutes at two requests a minute. A window of five minutes and the bucket before it contain
+/// all of them.
 const CRAWLER: [(&str, u64, u64, u64); 1] = [("203.0.113.0/24", 254, 12 * 254, 12 * 254)];
 
 fn told(of: &[BusyPrefix]) -> Vec<(&str, u64, u64, u64)> {
@@ -30,7 +31,7 @@ fn told(of: &[BusyPrefix]) -> Vec<(&str, u64, u64, u64)> {
 }
 
 #[test]
-fn a_crawler_of_254_addresses_is_named_by_replay_though_no_source_is_over_the_limit() {
+fn replay_names_a_crawler_of_254_addresses_that_are_each_within_the_limit() {
     let policy = policy(vec![limit(100, Unit::Requests)]);
     let (replay, read, files) = play(input(crawled()), &asked(&policy), |kind| Replay::new(&policy, kind)).unwrap();
     let report = replay.finish(read, files, &lists());

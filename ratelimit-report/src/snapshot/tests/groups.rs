@@ -67,7 +67,7 @@ fn a_neighbour_prefix_passes() {
 }
 
 #[test]
-fn stats_list_groups_apart_and_say_at_each_source_which_group_refuses_it() {
+fn stats_list_groups_apart_and_name_the_group_that_refuses_a_source() {
     let (mut datapath, policy) = crawled();
     let now = datapath.now().unwrap();
     let mut census = Census::new(&policy, now, TOP_DEFAULT);
@@ -92,7 +92,7 @@ fn stats_list_groups_apart_and_say_at_each_source_which_group_refuses_it() {
     assert!(top.retry_after_seconds > 0.0, "{top:?}");
     let neighbour = "203.0.114.1/32".parse().unwrap();
     let neighbour = TopSource::of(&policy, now, neighbour, &datapath.source(address("203.0.114.1")).unwrap(), &[]);
-    assert_eq!(neighbour.map(|of| (of.state, of.group)), Some((State::Ok, None)), "its group has room");
+    assert_eq!(neighbour.map(|of| (of.state, of.group)), Some((State::Ok, None)), "its group is within the limit");
     let snapshot = Snapshot { groups, ..build(&mut datapath, &policy) };
     assert!(snapshot.without_sources().groups.is_empty(), "a group names addresses");
 }
