@@ -31,7 +31,7 @@ fn a_source_refused_by_its_group_says_so_and_a_wide_terminal_names_the_group() {
     });
     let (usual, wide) = (frame(&of, USUAL), frame(&of, (120, 40)));
     assert!(usual.contains(" over its group ") && !usual.contains("198.51.100.0/24"), "{usual}");
-    assert!(wide.contains(" over its group ") && wide.contains("  group 198.51.100.0/24 "), "{wide}");
+    assert!(wide.contains(" over its group ") && wide.contains("2m 13s group 198.51.100.0/24"), "{wide}");
 }
 
 #[test]
