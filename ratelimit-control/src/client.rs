@@ -20,8 +20,8 @@ use super::orphan;
 use super::proto::{EventsOf, EventsReport, METRICS, Problem};
 use super::requester::SUDO_USER;
 use super::socket::GROUP;
-use ratelimit_datapath::orphans::{self, Orphans};
-use ratelimit_datapath::pins;
+use ratelimit_datapath::Orphans;
+use ratelimit_kernel::{orphans, pins};
 use ratelimit_report::event::Event;
 
 /// Maximum time for an answer: the server's own limit plus some time for the transfer.

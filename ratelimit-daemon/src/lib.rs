@@ -156,11 +156,11 @@ impl Surroundings {
 
 /// Looks up who must not be locked out. If the routes cannot be read, no gateway is exempted.
 fn around() -> Around {
-    Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
+    Around::look(ratelimit_kernel::default_gateways().unwrap_or_default())
 }
 
 fn give_up_privileges() {
-    match ratelimit_datapath::privileges::give_up() {
+    match ratelimit_kernel::privileges::give_up() {
         Ok(remaining) if remaining.threads_with_more == 0 => {
             tracing::info!("kept {} and gave up every other capability", remaining.capabilities.join(" and "));
         }

@@ -13,8 +13,9 @@ use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_datapath::{
     Ban, BansPosition, Datapath, DatapathError, EventLimit, KernelEvent, KernelEventKind, Reading, SourceReading,
-    SourcesPosition, heap,
+    SourcesPosition,
 };
+use ratelimit_kernel::heap;
 use ratelimit_policy::desired::{Grant, Mode, Policy};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, RefusedBy, RefusedNow, used_most};

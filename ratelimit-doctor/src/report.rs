@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ratelimit_control::client::Client;
 use ratelimit_control::proto::{EventsOf, Stats};
-use ratelimit_datapath::pins;
+use ratelimit_kernel::pins;
 use ratelimit_policy::config::file;
 use ratelimit_report::snapshot::ListFilter;
 

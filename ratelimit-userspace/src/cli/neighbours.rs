@@ -167,7 +167,7 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
 /// Checks list files by the rules that the daemon applies on this host. Warns of entries that the daemon would skip; a
 /// file without any other entry cannot be used.
 pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
-    let (around, mut said) = (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()), String::new());
+    let (around, mut said) = (Around::look(ratelimit_kernel::default_gateways().unwrap_or_default()), String::new());
     for path in files {
         let prefixes = file::load_list(path)?;
         if prefixes.is_empty() {
