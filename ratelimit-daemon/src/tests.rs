@@ -118,7 +118,7 @@ async fn start_on(
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path(), 3);
     adjust(&mut config);
-    let client = Client::new(&config.socket).with_pins(&directory.path().join("pins"));
+    let client = Client::new(&config.socket);
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
     kernel.advance(after_ns);
     let (events, queue) = mpsc::channel(8);

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use nix::sys::resource::{Resource, getrlimit};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::Stats;
+use ratelimit_kernel::orphans::orphans_of_host;
 use ratelimit_kernel::{clock, connections, device, interface_names, load_alone, pins, privileges, probe};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::files;
@@ -195,8 +196,13 @@ fn available_in(text: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Returns a client that looks for filters without a daemon if none answers.
+pub(crate) fn client(socket: &Path) -> Client {
+    Client::new(socket).with_orphan_search(orphans_of_host)
+}
+
 async fn daemon(socket: &Path) -> Daemon {
-    told(Client::new(socket).call(&Stats::now()).await)
+    told(client(socket).call(&Stats::now()).await)
 }
 
 fn told(answer: Result<Snapshot, ClientError>) -> Daemon {

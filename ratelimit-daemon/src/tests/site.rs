@@ -28,7 +28,7 @@ impl Site {
     /// daemon is not started.
     pub(super) fn new(amount: u64) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let client = Client::new(&directory.path().join("control.sock")).with_pins(&directory.path().join("pins"));
+        let client = Client::new(&directory.path().join("control.sock"));
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
         let (_, told) = mpsc::unbounded_channel();
         let datapath = Some(datapath);
