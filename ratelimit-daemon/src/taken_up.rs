@@ -15,7 +15,6 @@ use ratelimit_datapath::{
     Ban, BansPosition, Datapath, DatapathError, EventLimit, KernelEvent, KernelEventKind, Reading, SourceReading,
     SourcesPosition,
 };
-use ratelimit_kernel::heap;
 use ratelimit_policy::desired::{Grant, Mode, Policy};
 use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, RefusedBy, RefusedNow, used_most};
@@ -203,6 +202,6 @@ impl<D: Datapath> Engine<D> {
     /// Returns memory to the system that a flood took and that is no longer needed.
     pub(super) fn give_back_memory(&mut self, reading: &Reading) {
         self.watched.begun.tidy(reading.now);
-        heap::give_back();
+        (self.host.give_back_memory)();
     }
 }

@@ -104,7 +104,7 @@ impl Site {
         let (events, queue) = mpsc::channel(8);
         let (mut surroundings, told) = surroundings(None);
         let store = Store::at(self.directory.path().join("state"));
-        surroundings.host = Host { store, look: self.around, attention: ratelimit_view::attention };
+        surroundings.host = Host { store, look: self.around, ..surroundings.host };
         self.told = told;
         let task = tokio::spawn(drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings));
         assert_eq!(self.told.recv().await.as_deref(), Some("Ready"));

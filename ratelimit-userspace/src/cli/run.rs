@@ -15,7 +15,7 @@ use super::ask::Daemon;
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
-    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts, warnings,
+    Repeat, Socket, ask, change, definition, doctor, host, neighbours, past, texts, warnings,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Excerpt, Exit, Place};
 use crate::log;
@@ -219,7 +219,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
         }
     };
     let open = move |config: &Config| Kernel::open(config, absent);
-    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, ratelimit_view::attention))?;
+    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, host::FUNCTIONS))?;
     Ok(Exit::Done)
 }
 
