@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use ratelimit_datapath::kernel::{Contents, restore};
+use ratelimit_kernel::{Contents, restore};
 
 use crate::lab::Lab;
 

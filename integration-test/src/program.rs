@@ -10,8 +10,8 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Link, Merged, Options, Passed, ProgramSize, Steps};
 use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
+use ratelimit_kernel::{Advance, Clock, Events, Kernel, Link, Merged, Options, Passed, ProgramSize, Steps};
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::desired::{Limit, Per, Policy, Ports, Rule, WindowForm, slot};
 

@@ -10,7 +10,7 @@ use integration_test::program::{Program, limit, policy};
 use integration_test::random::Random;
 use netlab::{Namespace, needs_root};
 use ratelimit_common::layout::Unit;
-use ratelimit_datapath::kernel::Steps;
+use ratelimit_kernel::Steps;
 use ratelimit_policy::desired::WindowForm;
 
 /// Number of runs, enough for the guard to count its share of uncounted packets.

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
 use object::{SectionIndex, SectionKind, SymbolKind};
 use ratelimit_common::layout::{CHARGE_PROGRAM, PROGRAM};
-use ratelimit_datapath::kernel;
 
 /// Maximum stack of a program in bytes (`MAX_BPF_STACK`, include/linux/filter.h).
 const STACK_MAX: u64 = 512;
@@ -154,9 +153,11 @@ fn deepest(functions: &BTreeMap<(usize, u64), Function>, at: (usize, u64)) -> (u
 
 #[test]
 fn the_deepest_chain_of_calls_fits_the_stack_of_linux_6_1() {
-    for (object, name) in
-        [(kernel::object(), PROGRAM), (kernel::object(), CHARGE_PROGRAM), (kernel::classifier_object(), PROGRAM)]
-    {
+    for (object, name) in [
+        (ratelimit_kernel::object(), PROGRAM),
+        (ratelimit_kernel::object(), CHARGE_PROGRAM),
+        (ratelimit_kernel::classifier_object(), PROGRAM),
+    ] {
         // Included bytes are not aligned, but the headers must be.
         let bytes = object.to_vec();
         let file = object::File::parse(bytes.as_slice()).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use integration_test::lab::{CLIENTS, Lab, binary, run};
 use netlab::{Output, needs_root};
-use ratelimit_datapath::kernel::held_maps;
+use ratelimit_kernel::held_maps;
 use serde_json::Value;
 
 /// Maps with a copy of each value for each processor.

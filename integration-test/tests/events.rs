@@ -14,8 +14,8 @@ use ratelimit_common::layout::{EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTE
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Datapath as _, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
+use ratelimit_kernel::{Clock, Events, Kernel, Options, Passed};
 use ratelimit_policy::config::{HookChoice, OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Bans, Limit, Mode, Policy, Refuse, WindowForm};
 

@@ -19,8 +19,8 @@ use ratelimit_common::layout::{Fault, Unit, map};
 use ratelimit_common::packet::Head;
 use ratelimit_common::source::{ipv4_mask, ipv6_mask};
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_datapath::kernel::{Beside, Clock, Kernel, Options};
 use ratelimit_datapath::{Datapath as _, Reading};
+use ratelimit_kernel::{Beside, Clock, Kernel, Options};
 use ratelimit_policy::desired::{Bans, Limit, NewSources, Policy, Rule, Shared, WindowForm, drop_cache_sets};
 use ratelimit_policy::fleet::Sum;
 

@@ -11,7 +11,7 @@ use integration_test::fleet::{Fleet, Host};
 use integration_test::frames::proto::UDP;
 use integration_test::frames::{IPV4, V4, frame, padded, udp};
 use netlab::{Namespace, needs_root};
-use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_kernel::{Flood, Generator, Order, Sources};
 
 /// Sources of each host, as a power of two. With its neighbour's sources a host has more than [`ACTIVE_MIN`].
 const BITS: u8 = 13;

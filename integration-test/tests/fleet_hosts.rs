@@ -18,7 +18,7 @@ use integration_test::frames::{IPV4, V4, frame, padded, tcp};
 use integration_test::lab::{binary, once, run};
 use netlab::needs_root;
 use nix::sys::signal::Signal;
-use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
 /// Delay of a busy machine.

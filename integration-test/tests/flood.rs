@@ -21,7 +21,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window;
 use ratelimit_datapath::Datapath as _;
-use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_kernel::{Flood, Generator, Order, Sources};
 use ratelimit_policy::desired::{Bans, NewSources, Policy, WindowForm};
 use ratelimit_report::snapshot::CheckReport;
 use serde_json::Value;

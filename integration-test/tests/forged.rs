@@ -14,7 +14,7 @@ use integration_test::program::on_one_cpu;
 use integration_test::random::Random;
 use integration_test::raw::RawWire;
 use netlab::{Child, needs_root, nginx, without_offloads};
-use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
 /// Address that is forged.

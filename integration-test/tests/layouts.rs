@@ -23,7 +23,7 @@ use integration_test::unit;
 use netlab::{HttpServer, PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 use ratelimit_common::layout::{INTERFACES_MAX, VERSION};
-use ratelimit_datapath::kernel::{dump, object};
+use ratelimit_kernel::{dump, object};
 
 /// The first layout that is taken over. Its windows and counters are copied.
 const FIRST: u32 = 7;

@@ -20,8 +20,8 @@ use nix::unistd::{SysconfVar, sysconf};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Clock, Kernel, Link, Merged, Options, has_tcx};
 use ratelimit_datapath::{Attachment, Datapath as _, DatapathError};
+use ratelimit_kernel::{Clock, Kernel, Link, Merged, Options, has_tcx};
 use ratelimit_policy::config::HookChoice;
 use ratelimit_policy::desired::{Access, Limit, Mode, Per, Refuse, RefuseWith, Unparsable, WindowForm};
 

@@ -26,7 +26,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use ratelimit_common::layout::Unit;
 use ratelimit_datapath::Datapath as _;
-use ratelimit_datapath::kernel::{Flood, Generator};
+use ratelimit_kernel::{Flood, Generator};
 use ratelimit_policy::desired::{RefuseWith, WindowForm};
 
 /// Time for one TCP retransmission on a busy machine. TCP retransmits after 200 ms and the round trip.

@@ -20,8 +20,7 @@ use super::orphan;
 use super::proto::{EventsOf, EventsReport, METRICS, Problem};
 use super::requester::SUDO_USER;
 use super::socket::GROUP;
-use ratelimit_datapath::orphans::{self, Orphans};
-use ratelimit_datapath::pins;
+use ratelimit_datapath::Orphans;
 use ratelimit_report::event::Event;
 
 /// Maximum time for an answer: the server's own limit plus some time for the transfer.
@@ -59,7 +58,7 @@ pub enum ClientError {
         path: PathBuf,
         /// Error of connect(2).
         why: io::Error,
-        /// Pins that an earlier daemon left.
+        /// Filters that the client found without a daemon. Nothing if it did not search.
         orphans: Orphans,
     },
     /// This user may not use the socket.
@@ -148,20 +147,20 @@ impl From<&Method> for Wanted {
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
-    pins: PathBuf,
+    find_orphans: fn() -> Orphans,
     sudo_user: Option<HeaderValue>,
 }
 
 impl Client {
     /// Returns a client for a socket. Does not connect yet.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned(), pins: pins::ROOT.into(), sudo_user: None }
+        Self { socket: socket.to_owned(), find_orphans: || Orphans::Nothing, sudo_user: None }
     }
 
-    /// Sets the directory in which to look for pins of a dead daemon.
+    /// Sets the search for filters without a daemon, which runs when no daemon answers.
     #[must_use]
-    pub fn with_pins(self, pins: &Path) -> Self {
-        Self { pins: pins.to_owned(), ..self }
+    pub fn with_orphan_search(self, find_orphans: fn() -> Orphans) -> Self {
+        Self { find_orphans, ..self }
     }
 
     /// Sets the user who called `sudo`, for the daemon's records.
@@ -317,7 +316,7 @@ impl Client {
         if why.kind() == ErrorKind::PermissionDenied {
             return ClientError::NotPermitted { path: self.socket.clone(), wanted };
         }
-        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: orphans::orphans(&self.pins) }
+        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: (self.find_orphans)() }
     }
 
     /// Returns the error for a connection that broke off, for example because the daemon ended.

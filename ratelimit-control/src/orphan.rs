@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
+use ratelimit_datapath::{Lapse, Left, Orphans};
 use ratelimit_policy::config::duration;
 
 /// Instructions if no daemon answers.
@@ -84,22 +84,26 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ratelimit_datapath::PinnedLayout;
 
     #[test]
     fn an_orphaned_filter_is_reported_with_its_place_time_and_remedy() {
-        let version = format!("/sys/fs/bpf/ratelimitd/v{}", ratelimit_common::layout::VERSION);
-        let left = |dir: &str, alone| Left {
+        let left = |dir: &str, layout, alone| Left {
             root: "/sys/fs/bpf/ratelimitd".into(),
             dir: dir.into(),
+            layout,
             links: vec![("eth0".into(), format!("{dir}/link-eth0").into()), ("eth1".into(), "link-eth1".into())],
             alone,
             lapse: None,
         };
         let now = "2026-01-01T10:03:00Z".parse().unwrap();
-        let own = left(&version, Some(Duration::from_millis(180_500)));
+        let own = left("/sys/fs/bpf/ratelimitd/v2", PinnedLayout::Own, Some(Duration::from_millis(180_500)));
         let said = "STILL ENFORCING on eth0, eth1 without a daemon since 2026-01-01 09:59:59 UTC (3m)";
         assert_eq!(still_enforcing(&own, now), said);
-        assert_eq!(still_enforcing(&left(&version, None), now), "STILL ENFORCING on eth0, eth1 without a daemon");
+        assert_eq!(
+            still_enforcing(&Left { alone: None, ..own.clone() }, now),
+            "STILL ENFORCING on eth0, eth1 without a daemon"
+        );
         let lapses = |lapse| still_enforcing(&Left { lapse: Some(lapse), ..own.clone() }, now);
         assert_eq!(lapses(Lapse::In(Duration::from_millis(3_420_900))), format!("{said}, in dry run in 57m"));
         let over = "NOTHING IS DROPPED on eth0, eth1: the filter is in dry run for 2m, without a daemon since \
@@ -110,7 +114,7 @@ mod tests {
         {
             assert!(help(own.clone()).contains(words), "{}", help(own));
         }
-        let other = help(left("/sys/fs/bpf/ratelimitd/v0", None));
+        let other = help(left("/sys/fs/bpf/ratelimitd/v0", PinnedLayout::Unknown, None));
         assert!(!other.contains("systemctl start") && other.contains("another version"), "{other}");
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Host {
     pub(super) look: fn() -> Around,
     /// Lists what needs attention, in words for people.
     pub(super) attention: fn(&Snapshot) -> Vec<String>,
+    /// Returns freed memory to the system.
+    pub(super) give_back_memory: fn(),
 }
 
 /// Datapath and everything that is enforced on it.

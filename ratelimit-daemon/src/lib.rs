@@ -115,8 +115,22 @@ pub struct Limited<'a> {
     pub policy: &'a Policy,
 }
 
+/// Functions of the host that the daemon calls. The binary hands them in, because the daemon knows neither the kernel
+/// nor words for people.
+#[derive(Clone, Copy, Debug)]
+pub struct HostFunctions {
+    /// Looks up who must not be locked out.
+    pub look: fn() -> Around,
+    /// Lists what needs attention, in words for people.
+    pub attention: fn(&Snapshot) -> Vec<String>,
+    /// Gives up the privileges that only a start needs. Called once everything is attached.
+    pub give_up_privileges: fn(),
+    /// Returns freed memory to the system.
+    pub give_back_memory: fn(),
+}
+
 /// Runs until a signal or `detach` ends the daemon. `open` creates the datapath once no other daemon can have the
-/// socket. `attached` receives the policy and interfaces in force. `attention` lists what needs attention, in words.
+/// socket. `attached` receives the policy and interfaces in force.
 ///
 /// Call it on a current-thread runtime in a process without other threads. Only then do the capabilities that it
 /// gives up after attaching disappear for the whole process.
@@ -125,10 +139,10 @@ pub async fn run<D: Datapath>(
     source: ConfigSource,
     open: impl FnOnce(&Config) -> Result<D, DatapathError>,
     attached: impl FnOnce(Limited<'_>),
-    attention: fn(&Snapshot) -> Vec<String>,
+    host: HostFunctions,
 ) -> Result<(), DaemonError> {
     let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
-    drive(config, source, open, attached, events, Surroundings::system(attention)).await
+    drive(config, source, open, attached, events, Surroundings::system(host)).await
 }
 
 /// Environment of the daemon.
@@ -143,31 +157,14 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    fn system(attention: fn(&Snapshot) -> Vec<String>) -> Self {
+    fn system(HostFunctions { look, attention, give_up_privileges, give_back_memory }: HostFunctions) -> Self {
         Self {
             notifier: Box::new(notify::Systemd),
             watchdog: sd_notify::watchdog_enabled(),
             attached: give_up_privileges,
             own_uid: nix::unistd::geteuid().as_raw(),
-            host: Host { store: Store::of_host(), look: around, attention },
+            host: Host { store: Store::of_host(), look, attention, give_back_memory },
         }
-    }
-}
-
-/// Looks up who must not be locked out. If the routes cannot be read, no gateway is exempted.
-fn around() -> Around {
-    Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
-}
-
-fn give_up_privileges() {
-    match ratelimit_datapath::privileges::give_up() {
-        Ok(remaining) if remaining.threads_with_more == 0 => {
-            tracing::info!("kept {} and gave up every other capability", remaining.capabilities.join(" and "));
-        }
-        Ok(remaining) => {
-            tracing::warn!("{} threads keep more capabilities than are needed", remaining.threads_with_more);
-        }
-        Err(error) => tracing::warn!("{error}; continuing with more capabilities than are needed"),
     }
 }
 

@@ -13,7 +13,7 @@ use super::journal::Occurrence;
 use super::moment::Moment;
 use ratelimit_datapath::{
     Ban, BansPosition, Datapath, DatapathError, EventLimit, KernelEvent, KernelEventKind, Reading, SourceReading,
-    SourcesPosition, heap,
+    SourcesPosition,
 };
 use ratelimit_policy::desired::{Grant, Mode, Policy};
 use ratelimit_report::event::EventKind;
@@ -202,6 +202,6 @@ impl<D: Datapath> Engine<D> {
     /// Returns memory to the system that a flood took and that is no longer needed.
     pub(super) fn give_back_memory(&mut self, reading: &Reading) {
         self.watched.begun.tidy(reading.now);
-        heap::give_back();
+        (self.host.give_back_memory)();
     }
 }

@@ -89,6 +89,7 @@ fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedRec
     let host = Host {
         look: Around::default,
         attention: ratelimit_view::attention,
+        give_back_memory: || {},
         store: Store::at("/dev/null/ratelimitd".into()),
     };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
@@ -124,7 +125,7 @@ async fn start_on(
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path(), 3);
     adjust(&mut config);
-    let client = Client::new(&config.socket).with_pins(&directory.path().join("pins"));
+    let client = Client::new(&config.socket);
     let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
     kernel.advance(after_ns);
     let (events, queue) = mpsc::channel(8);
@@ -589,7 +590,13 @@ fn a_real_signal_ends_a_real_run() {
             let config = config(directory.path(), 3);
             let client = Client::new(&config.socket);
             let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, ratelimit_view::attention);
+            let host = HostFunctions {
+                look: Around::default,
+                attention: ratelimit_view::attention,
+                give_up_privileges: || {},
+                give_back_memory: || {},
+            };
+            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, host);
             let user = async {
                 while client.health().await.is_err() {
                     tokio::task::yield_now().await;

@@ -21,42 +21,51 @@ use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, 
 
 /// Failure of a policy to fit into the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum EncodeError {
+pub enum EncodeError {
+    /// Number of rules.
     #[error("{0} rules; there is room for {RULES_MAX}")]
     Rules(usize),
+    /// Rule, and its number of limits.
     #[error("rule {0}: {1} limits; there is room for 1 to {LIMITS_MAX}")]
     Limits(String, usize),
+    /// Rule, and its number of shadow limits.
     #[error("rule {0}: {1} shadow limits; there is room for {SHADOWS_MAX}")]
     Shadows(String, usize),
+    /// Rule with two limits for one window.
     #[error("rule {0}: two limits would share one window, and count every packet twice")]
     SharedWindow(String),
+    /// Rule with a group of IPv6 sources by a longer prefix.
     #[error("rule {0}: a group of IPv6 sources is counted by /{IPV6_NARROW_PREFIX_MAX} or a shorter prefix")]
     NarrowGroup(String),
+    /// Rule, and its number of ban lengths.
     #[error("rule {0}: {1} ban lengths; there is room for {BAN_STEPS_MAX}")]
     BanSteps(String, usize),
+    /// The rules distinguish too many sets of ports.
     #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
     Classes,
+    /// Number of source prefixes of one family.
     #[error("{0} source prefixes of one family; there is room for {PREFIXES_CAPACITY}")]
     Prefixes(usize),
+    /// Number of destination prefixes of one family.
     #[error("{0} destination prefixes of one family; there is room for {TARGETS_MAX}")]
     Targets(usize),
 }
 
 /// A policy as the packet path reads it, without values that depend on the state that it is written to.
 #[derive(Debug)]
-pub(crate) struct Encoded {
+pub struct Encoded {
     /// Configuration without interfaces, clock, rows and generations.
-    pub(crate) config: Config,
+    pub config: Config,
     /// Class of each port. Boxed because the table has 128 KiB.
-    pub(crate) ports: Box<PortTable>,
+    pub ports: Box<PortTable>,
     /// Rules and access of each source prefix.
-    pub(crate) prefixes: BTreeMap<IpNet, Prefix>,
+    pub prefixes: BTreeMap<IpNet, Prefix>,
     /// Rules that name each destination prefix.
-    pub(crate) targets: BTreeMap<IpNet, RuleSet>,
+    pub targets: BTreeMap<IpNet, RuleSet>,
 }
 
 /// Encodes a policy. Fails if the policy exceeds a capacity of the maps.
-pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
+pub fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     if policy.rules.len() > RULES_MAX {
         return Err(EncodeError::Rules(policy.rules.len()));
     }
@@ -229,14 +238,14 @@ fn targets(policy: &Policy) -> BTreeMap<IpNet, RuleSet> {
 }
 
 /// Returns an IPv4 prefix as a trie key: length in bits, and data. None for an IPv6 prefix.
-pub(crate) fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
+pub fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
     let IpNet::V4(net) = net else { return None };
     let bits = GENERATION_BITS + u32::from(net.prefix_len());
     Some((bits, [generation, u32::from_ne_bytes(net.network().octets())]))
 }
 
 /// Returns an IPv6 prefix as a trie key: length in bits, and data. None for an IPv4 prefix.
-pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
+pub fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
     let IpNet::V6(net) = net else { return None };
     let mut data = [generation; 5];
     for (word, bytes) in data[1..].iter_mut().zip(net.network().octets().as_chunks().0) {
@@ -246,13 +255,13 @@ pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)>
 }
 
 /// Returns the IPv4 prefix of `bits` bits from the bytes of an address.
-pub(crate) fn net_v4(bits: u32, address: &[u8]) -> Option<IpNet> {
+pub fn net_v4(bits: u32, address: &[u8]) -> Option<IpNet> {
     let octets: [u8; 4] = address.try_into().ok()?;
     IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
 }
 
 /// Returns the IPv6 prefix of `bits` bits from the bytes of an address.
-pub(crate) fn net_v6(bits: u32, address: &[u8]) -> Option<IpNet> {
+pub fn net_v6(bits: u32, address: &[u8]) -> Option<IpNet> {
     let octets: [u8; 16] = address.try_into().ok()?;
     IpNet::new(IpAddr::from(octets), u8::try_from(bits).ok()?).ok()
 }
@@ -347,7 +356,7 @@ fn refuses(rule: &desired::Rule) -> u8 {
 }
 
 /// Stops a rule from answering SYNs and requests itself.
-pub(crate) fn answer_nothing(rule: &mut Rule) {
+pub fn answer_nothing(rule: &mut Rule) {
     rule.refuses &= !(refuses::SYN_BY_RESET | refuses::BY_PAGE);
     rule.evidence = rule.evidence.without(EvidenceNeeds::PAGES);
     rule.ignores_acknowledgements = hold::ignores_acknowledgements(rule).into();

@@ -73,7 +73,7 @@ pub enum DatapathError {
 
 impl DatapathError {
     /// Returns whether the other XDP mode would fail in the same way.
-    pub(crate) const fn is_of_every_mode(&self) -> bool {
+    pub const fn is_of_every_mode(&self) -> bool {
         matches!(self, Self::Occupied { .. } | Self::NotPrivileged { .. } | Self::Forbidden { .. })
     }
 }

@@ -108,7 +108,7 @@ impl EventCounts {
     }
 
     /// Adds one CPU's counts of one kind.
-    pub(crate) const fn add(&mut self, kind: Kind, tally: EventTally) {
+    pub const fn add(&mut self, kind: Kind, tally: EventTally) {
         let count = match kind {
             Kind::Refused => &mut self.refused,
             Kind::WouldRefuse => &mut self.would_refuse,
@@ -121,7 +121,7 @@ impl EventCounts {
 
 impl KernelEvent {
     /// Translates an event of the ring to the rules of a policy. Returns none if the words are no event.
-    pub(crate) fn of(event: &Event, policy: &Policy) -> Option<Self> {
+    pub fn of(event: &Event, policy: &Policy) -> Option<Self> {
         let kind = match Kind::from_code(event.kind)? {
             Kind::Refused => KernelEventKind::Refused,
             Kind::WouldRefuse => KernelEventKind::WouldRefuse,

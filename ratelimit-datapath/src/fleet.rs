@@ -46,7 +46,7 @@ pub struct Told {
 
 impl KernelStep {
     /// Translates a step of the ring to the rules of a policy. Returns none if the policy no longer has the limit.
-    pub(crate) fn of(step: &Step, policy: &Policy) -> Option<Self> {
+    pub fn of(step: &Step, policy: &Policy) -> Option<Self> {
         let client = events::client(step.family, step.prefix, policy)?;
         let at = policy.rules.iter().enumerate().find_map(|(rule, of)| {
             let limit = of.limits.iter().position(|limit| limit.slot == step.slot)?;

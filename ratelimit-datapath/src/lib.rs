@@ -1,5 +1,10 @@
-//! The kernel side for user space. The daemon drives [`Datapath`]. `kernel` implements the trait with the kernel,
-//! `fake` without.
+//! The datapath as the daemon sees it: the trait [`Datapath`], its values, and the encoding of a policy into the words
+//! that packets are judged by.
+//!
+//! `ratelimit-kernel` implements the trait with the kernel, and `fake` without. `memory` judges packets without either.
+//! This crate must name neither aya nor the kernel, so that everything above it builds without the BPF compiler.
+
+#![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,44 +18,35 @@ use ratelimit_common::window::Cell;
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
 
-mod alone;
-mod batch;
-mod bpf;
-mod btf;
-pub mod clock;
-pub mod connections;
-pub mod device;
-pub(crate) mod encode;
+mod connection;
+pub mod encode;
 mod error;
 mod events;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod fleet;
-mod generic_netlink;
-pub mod heap;
 mod hook;
-mod interface;
-pub mod kernel;
-mod link_info;
 pub mod memory;
-mod netlink;
-pub mod object;
-pub mod orphans;
+mod orphan;
 pub mod path;
-pub mod pins;
-pub mod privileges;
-pub mod probe;
-mod routes;
 mod source_reading;
 
-pub use connections::{Connection, Ended};
+pub use connection::{Connection, Ended, SocketName};
 pub use error::DatapathError;
 pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use fleet::{KernelStep, LimitAt, STEPS_PART, Told};
 pub use hook::{Attachment, Hook, XdpMode};
-pub use interface::{Absent, links, loses_answers, names as interface_names};
-pub use routes::default_gateways;
+pub use orphan::{Lapse, Left, Orphans, PinnedLayout};
 pub use source_reading::{SourceReading, Whose};
+
+/// Response of a start to a missing interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The start fails, so that the user who runs it reads the reason.
+    Refused,
+    /// The start goes on with the other interfaces. The missing one is attached when it appears.
+    Awaited,
+}
 
 /// Time in nanoseconds for which the value set by [`Datapath::set_multiplicity`] applies.
 pub const MULTIPLICITY_LASTS_NS: u64 = 12 * SECOND_NS;
@@ -144,9 +140,9 @@ pub struct BanReading {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BansPosition {
     /// Index of the map.
-    map: usize,
+    pub map: usize,
     /// Bucket in that map. None at the map's beginning.
-    bucket: Option<u64>,
+    pub bucket: Option<u64>,
 }
 
 /// Position of the next part in a visit of the bans. None after the last part.
@@ -156,9 +152,9 @@ pub type VisitedBans = Result<Option<BansPosition>, DatapathError>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourcesPosition {
     /// Index of the map.
-    map: usize,
+    pub map: usize,
     /// Bucket in that map. None at the map's beginning.
-    bucket: Option<u64>,
+    pub bucket: Option<u64>,
 }
 
 /// Position of the next part in a visit of the windows. None after the last part.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ratelimit_datapath::device::Device;
-use ratelimit_datapath::orphans::Orphans;
+use ratelimit_datapath::Orphans;
 use ratelimit_datapath::path::Link;
-use ratelimit_datapath::probe::Feature;
+use ratelimit_kernel::device::Device;
+use ratelimit_kernel::probe::Feature;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use nix::sys::resource::{Resource, getrlimit};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::Stats;
-use ratelimit_datapath::kernel::load_alone;
-use ratelimit_datapath::{clock, connections, device, interface_names, pins, privileges, probe};
+use ratelimit_kernel::orphans::orphans_of_host;
+use ratelimit_kernel::{clock, connections, device, interface_names, load_alone, pins, privileges, probe};
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
@@ -80,9 +80,9 @@ pub async fn read(asked: Asked) -> Facts {
         machine: machine(),
         devices,
         present,
-        links: ratelimit_datapath::links().unwrap_or_default(),
+        links: ratelimit_kernel::links().unwrap_or_default(),
         wanted,
-        around: Around::look(ratelimit_datapath::default_gateways().unwrap_or_default())
+        around: Around::look(ratelimit_kernel::default_gateways().unwrap_or_default())
             .with(file.config().and_then(|config| config.fleet.as_ref())),
         daemon: daemon(&socket).await,
         files,
@@ -183,7 +183,7 @@ fn machine() -> Machine {
         online_cpus: processors.map(|(_, online)| online),
         available: available_memory(),
         page_bytes: page_bytes(),
-        has_tcx: ratelimit_datapath::kernel::has_tcx(),
+        has_tcx: ratelimit_kernel::has_tcx(),
     }
 }
 
@@ -205,8 +205,13 @@ fn available_in(text: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Returns a client that looks for filters without a daemon if none answers.
+pub(crate) fn client(socket: &Path) -> Client {
+    Client::new(socket).with_orphan_search(orphans_of_host)
+}
+
 async fn daemon(socket: &Path) -> Daemon {
-    told(Client::new(socket).call(&Stats::now()).await)
+    told(client(socket).call(&Stats::now()).await)
 }
 
 fn told(answer: Result<Snapshot, ClientError>) -> Daemon {

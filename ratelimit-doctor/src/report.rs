@@ -6,9 +6,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ratelimit_control::client::Client;
 use ratelimit_control::proto::{EventsOf, Stats};
-use ratelimit_datapath::pins;
+use ratelimit_kernel::pins;
 use ratelimit_policy::config::file;
 use ratelimit_report::snapshot::ListFilter;
 
@@ -16,7 +15,7 @@ use crate::bundle::Bundle;
 use crate::facts::{ConfigFile, Daemon, Facts, Program};
 use crate::finding::Report;
 use crate::mask::Masks;
-use crate::read::{SERVICE, output};
+use crate::read::{SERVICE, client, output};
 use crate::secrets::{Secrets, Whose};
 use crate::words;
 
@@ -169,7 +168,7 @@ fn configuration(to: &mut Collected, file: &ConfigFile) {
 
 async fn daemon(to: &mut Collected, facts: &Facts, socket: &Path) -> anyhow::Result<()> {
     let Daemon::Answers(snapshot, _) = &facts.daemon else {
-        let why = match Client::new(socket).call(&Stats::now()).await {
+        let why = match client(socket).call(&Stats::now()).await {
             Ok(_) => "it answers only now; make the report again".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -178,7 +177,7 @@ async fn daemon(to: &mut Collected, facts: &Facts, socket: &Path) -> anyhow::Res
     };
     to.add("stats.json", &(serde_json::to_string_pretty(snapshot)? + "\n"));
     to.add("stats.txt", &ratelimit_view::stats(snapshot, ratelimit_view::Page::ENDLESS));
-    let client = Client::new(socket);
+    let client = client(socket);
     let nothing = EventsOf { source: None, rule: None, kind: None, since: None, most: None, follow: None };
     let events = client.events(&nothing).await.map_err(|error| error.to_string());
     let lines = events.and_then(|report| {

@@ -8,12 +8,12 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_control::feed::Feed;
 use ratelimit_control::server::{Peer, Surface, router};
 use ratelimit_control::{Commands, Handle};
-use ratelimit_datapath::kernel::read_hostile;
 use ratelimit_fleet::acts::{Act, Ledger};
 use ratelimit_fleet::hosts::Hosts;
 use ratelimit_fleet::names::{Field, HostId, Names, Shard};
 use ratelimit_fleet::tracked::{LimitId, Subject};
 use ratelimit_fleet::wire::{Call, Entry, Group, Sequence};
+use ratelimit_kernel::read_hostile;
 use tower::ServiceExt as _;
 
 use crate::WORKS;

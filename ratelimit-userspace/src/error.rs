@@ -353,7 +353,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use ratelimit_control::client::Wanted;
-    use ratelimit_datapath::orphans::Orphans;
+    use ratelimit_datapath::Orphans;
 
     fn plain(error: &anyhow::Error) -> String {
         anstream::adapter::strip_str(&render(error)).to_string()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use integration_test::lab::Lab;
-use ratelimit_datapath::kernel::held_maps;
+use ratelimit_kernel::held_maps;
 use serde_json::json;
 
 /// Time until the memory that only the start needs is freed.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ratelimit_datapath::Datapath as _;
-use ratelimit_datapath::kernel::{Bare, Steps};
+use ratelimit_kernel::{Bare, Steps};
 
 use super::conversations::Said;
 use super::rows::{Goes, Row, Scene};
@@ -50,12 +50,12 @@ impl Runs {
     }
 
     /// Returns the size of the program at XDP.
-    pub fn size(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
+    pub fn size(&mut self) -> ratelimit_kernel::ProgramSize {
         self.program.size()
     }
 
     /// Returns the size of the program at TCX.
-    pub fn size_at_tcx(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
+    pub fn size_at_tcx(&mut self) -> ratelimit_kernel::ProgramSize {
         self.program.size_at_tcx()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt::Linger};
-use ratelimit_datapath::kernel::{Flood, Kernel, OpenConnection, OpenConnections};
+use ratelimit_kernel::{Flood, Kernel, OpenConnection, OpenConnections};
 
 use super::rows::{PORT, Row, in_turn};
 use super::wire::{CLIENT, SERVER, Wire};

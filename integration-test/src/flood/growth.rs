@@ -1,7 +1,7 @@
 //! Growth of a packet's cost with sources, rules, exempt prefixes and buckets, and with a second CPU.
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_datapath::kernel::{Bare, Generator, Kernel};
+use ratelimit_kernel::{Bare, Generator, Kernel};
 use serde_json::{Value, json};
 
 use super::measure::{self, Measured, Plan, spread};

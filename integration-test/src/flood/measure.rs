@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_datapath::kernel::Generator;
+use ratelimit_kernel::Generator;
 use serde_json::{Value, json};
 
 use super::connections::Connections;

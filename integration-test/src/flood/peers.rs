@@ -21,7 +21,7 @@ pub fn obstacle(kind: Kind) -> Option<String> {
     let (program, package) = match kind {
         Kind::Bare | Kind::Limiter => return None,
         Kind::LimiterTcx => {
-            return (!ratelimit_datapath::kernel::has_tcx()).then(|| "the kernel has no TCX: Linux 6.6 has".to_owned());
+            return (!ratelimit_kernel::has_tcx()).then(|| "the kernel has no TCX: Linux 6.6 has".to_owned());
         }
         Kind::Outside(_) => return Outside::obstacle(),
         Kind::NftDrop | Kind::NftMeter => ("nft", "nftables"),

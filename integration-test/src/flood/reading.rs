@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_datapath::Datapath as _;
-use ratelimit_datapath::kernel::Kernel;
+use ratelimit_kernel::Kernel;
 use serde_json::{Value, json};
 
 use super::measure::spread;

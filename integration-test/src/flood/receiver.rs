@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_datapath::kernel::{Bare, Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Attachment, Datapath as _, XdpMode};
+use ratelimit_kernel::{Bare, Clock, Events, Kernel, Options, Passed};
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 
 use super::connections::Connections;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ratelimit_common::layout::{PREFIXES_MAX, Unit};
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_datapath::kernel::{Flood, Order, Sources};
+use ratelimit_kernel::{Flood, Order, Sources};
 use ratelimit_policy::desired::{Access, Limit, NewSources, Per, Policy, Ports, Rule, WindowForm, slot};
 
 use super::connections::Open;

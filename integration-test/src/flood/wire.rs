@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use netlab::{End, Namespace, veth};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use ratelimit_datapath::kernel::{Flood, Generator};
+use ratelimit_kernel::{Flood, Generator};
 
 use super::stopwatch::Stopwatch;
 

@@ -206,7 +206,7 @@ async fn a_daemon_that_closes_the_connection_and_goes_on_is_not_said_to_be_gone(
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.read(&mut [0; 4096]).await.unwrap();
     };
-    let client = crate::client::Client::new(&path).with_pins(directory.path());
+    let client = crate::client::Client::new(&path);
     let (answer, ()) = tokio::join!(client.call(&proto::Detach { interface: None }), closing);
     let said = answer.unwrap_err();
     assert!(said.to_string().contains("closed the connection without an answer; if the daemon has started"), "{said}");

@@ -89,6 +89,7 @@ impl Subject {
         surroundings.host = Host {
             look: Around::default,
             attention: ratelimit_view::attention,
+            give_back_memory: || {},
             store: Store::at(state.path().join("state")),
         };
         let started = Instant::now();

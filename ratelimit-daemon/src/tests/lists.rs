@@ -47,7 +47,7 @@ fn begin(
     let (config, fallbacks) = with_lists_of(&store, |read| file::parse_by(&path, &text, read)).unwrap();
     let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
     let source = ConfigSource::file(path, text, fallbacks, load, parse);
-    let host = Host { look, attention: ratelimit_view::attention, store };
+    let host = Host { look, store, ..surroundings(None).0.host };
     let start = Start::new(config, source, &host.store, moment.wall)?;
     Ok(Engine::start(datapath, start, host, moment)?)
 }

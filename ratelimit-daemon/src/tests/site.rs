@@ -28,7 +28,7 @@ impl Site {
     /// daemon is not started.
     pub(super) fn new(amount: u64) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let client = Client::new(&directory.path().join("control.sock")).with_pins(&directory.path().join("pins"));
+        let client = Client::new(&directory.path().join("control.sock"));
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
         let (_, told) = mpsc::unbounded_channel();
         let datapath = Some(datapath);
@@ -104,7 +104,7 @@ impl Site {
         let (events, queue) = mpsc::channel(8);
         let (mut surroundings, told) = surroundings(None);
         let store = Store::at(self.directory.path().join("state"));
-        surroundings.host = Host { store, look: self.around, attention: ratelimit_view::attention };
+        surroundings.host = Host { store, look: self.around, ..surroundings.host };
         self.told = told;
         let task = tokio::spawn(drive(config, source, |_| Ok(datapath), |_| {}, queue, surroundings));
         assert_eq!(self.told.recv().await.as_deref(), Some("Ready"));

@@ -1,8 +1,9 @@
 //! Checks of each interface: driver, queues, frame sizes, offloads, and other programs.
 
 use ratelimit_common::layout;
-use ratelimit_datapath::device::{Attached, Device};
-use ratelimit_datapath::{XdpMode, path, pins};
+use ratelimit_datapath::{XdpMode, path};
+use ratelimit_kernel::device::{Attached, Device};
+use ratelimit_kernel::pins;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use ratelimit_control::orphan::still_enforcing;
-use ratelimit_datapath::orphans::Orphans;
-use ratelimit_datapath::pins;
+use ratelimit_datapath::Orphans;
+use ratelimit_kernel::pins;
 use ratelimit_policy::config::amount;
 
 use super::AS_ROOT;

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ratelimit_common::layout;
-use ratelimit_datapath::XdpMode;
-use ratelimit_datapath::device::{Attached, Device};
-use ratelimit_datapath::orphans::{Lapse, Left, Orphans};
 use ratelimit_datapath::path::Link;
-use ratelimit_datapath::probe::Feature;
+use ratelimit_datapath::{Lapse, Left, Orphans, PinnedLayout, XdpMode};
+use ratelimit_kernel::device::{Attached, Device};
+use ratelimit_kernel::probe::Feature;
 use ratelimit_policy::config::{HookChoice, XdpModeChoice};
 use ratelimit_policy::safety::{Around, SshSession};
 use ratelimit_report::snapshot::TopTalker;
@@ -133,11 +132,18 @@ fn program(name: &str, pins: &[&str], holders: &[(u32, &str)]) -> Attached {
     }
 }
 
-fn left(version: u32) -> Daemon {
+fn left(layout: PinnedLayout) -> Daemon {
     let root = PathBuf::from("/sys/fs/bpf/ratelimitd");
-    let dir = root.join(format!("v{version}"));
+    let dir = root.join("v2");
     let links = vec![("eth0".to_owned(), dir.join("link-eth0"))];
-    Daemon::Silent(Orphans::Enforcing(Left { root, dir, links, alone: Some(Duration::from_secs(180)), lapse: None }))
+    Daemon::Silent(Orphans::Enforcing(Left {
+        root,
+        dir,
+        layout,
+        links,
+        alone: Some(Duration::from_secs(180)),
+        lapse: None,
+    }))
 }
 
 /// Returns the findings that are not ok.
@@ -188,7 +194,7 @@ fn a_loaded_program_tells_the_jit_state_where_no_sysctl_does() {
 fn a_dead_filter_is_told_in_the_words_of_every_other_command() {
     for lapse in [None, Some(Lapse::In(Duration::from_secs(60))), Some(Lapse::Since(Duration::from_secs(60)))] {
         let mut facts = healthy();
-        facts.daemon = left(layout::VERSION);
+        facts.daemon = left(PinnedLayout::Own);
         let Daemon::Silent(Orphans::Enforcing(left)) = &mut facts.daemon else { panic!("nothing is left") };
         left.lapse = lapse;
         // The time of the daemon's end is read from a clock, so leave it out.
@@ -357,9 +363,9 @@ fn each_thing_that_is_wrong_comes_to_its_finding_and_to_no_other() {
             f.unit.shown = vec![("NeedDaemonReload".into(), "yes".into())];
         }),
         ("service.daemon", Problem, "STILL ENFORCING on eth0 without a daemon since 2", |f| {
-            f.daemon = left(layout::VERSION)
+            f.daemon = left(PinnedLayout::Own)
         }),
-        ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(1)),
+        ("service.daemon", Problem, "STILL ENFORCING", |f| f.daemon = left(PinnedLayout::Unknown)),
         ("service.daemon", Warning, "no filter is pinned", |f| f.daemon = Daemon::Silent(Orphans::Nothing)),
         ("service.daemon", Problem, "did not answer within 35 s: it hangs", |f| {
             f.daemon = Daemon::Hangs("the daemon at /run/s did not answer within 35 s".into());
@@ -520,7 +526,7 @@ fn the_remedy_for_a_silent_daemon_fits_its_cause() {
             "sudo ratelimitd --iface IF --limit N/DUR",
             "sudo ratelimitd --iface IF --limit N/DUR",
         ),
-        (|f| f.daemon = left(layout::VERSION), "systemctl start ratelimitd; or sudo ratelimitd detach", START),
+        (|f| f.daemon = left(PinnedLayout::Own), "systemctl start ratelimitd; or sudo ratelimitd detach", START),
         (
             |f| f.daemon = Daemon::Hangs("late".into()),
             "sudo systemctl restart ratelimitd",

@@ -12,9 +12,9 @@ use ipnet::IpNet;
 use ratelimit_control::Call;
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{Check, CheckPrefix, Detach, Stats};
-use ratelimit_datapath::DatapathError;
-use ratelimit_datapath::orphans::{self, Orphans};
-use ratelimit_datapath::pins::{self, PinsError};
+use ratelimit_datapath::{DatapathError, Orphans};
+use ratelimit_kernel::orphans::orphans_of_host;
+use ratelimit_kernel::pins::{self, PinsError};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::safety;
@@ -65,9 +65,11 @@ impl Daemon<'_> {
     }
 }
 
-/// Returns a client for a socket, which passes on the user who called `sudo`.
+/// Returns a client for a socket, which passes on the user who called `sudo`. If no daemon answers, it looks for filters
+/// that an earlier one left.
 pub(super) fn client(socket: &Path) -> Client {
-    Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
+    let name = std::env::var("SUDO_USER").ok();
+    Client::new(socket).with_orphan_search(orphans_of_host).for_sudo_user(name.as_deref())
 }
 
 /// Settings for the output of `stats`.
@@ -286,7 +288,7 @@ pub(super) async fn detach(socket: &Path, unwanted: Unwanted<'_>, format: Output
 
 fn remove_pinned(unwanted: Unwanted<'_>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
     let root = Path::new(pins::ROOT);
-    if let Orphans::Hidden(_) = orphans::orphans(root) {
+    if let Orphans::Hidden(_) = orphans_of_host() {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
     let was_there = root.exists();

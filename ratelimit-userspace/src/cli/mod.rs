@@ -22,6 +22,7 @@ mod colour;
 mod doctor;
 mod each;
 mod from_mmdb;
+mod host;
 mod import;
 mod limiter;
 mod manual;

@@ -8,6 +8,7 @@ use tokio::time::Duration;
 
 use super::ask::{Daemon, client};
 use super::change::parse_seconds;
+use super::host::around;
 use super::run::{block_on, print, print_words};
 use super::{Global, ListArgs, OutputFormat, Socket};
 use crate::error::{Diagnostic, Exit, Place};
@@ -15,7 +16,6 @@ use crate::mmdb::Selector;
 use ratelimit_policy::config::file;
 use ratelimit_policy::config::lists::bounds::ListBounds;
 use ratelimit_policy::files::others_may_write;
-use ratelimit_policy::safety::Around;
 use ratelimit_report::entries::{self, Format};
 use ratelimit_report::snapshot::ListFilter;
 
@@ -167,7 +167,7 @@ pub(super) fn export(daemon: &Daemon<'_>, which: ListArgs, format: Format) -> an
 /// Checks list files by the rules that the daemon applies on this host. Warns of entries that the daemon would skip; a
 /// file without any other entry cannot be used.
 pub(super) fn check_lists(files: &[PathBuf], global: &Global) -> anyhow::Result<Exit> {
-    let (around, mut said) = (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()), String::new());
+    let (around, mut said) = (around(), String::new());
     for path in files {
         let prefixes = file::load_list(path)?;
         if prefixes.is_empty() {

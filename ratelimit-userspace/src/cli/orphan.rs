@@ -9,8 +9,8 @@ use super::OutputFormat;
 use super::run::{print_json, print_words};
 use crate::error;
 use ratelimit_control::orphan::{since, still_enforcing};
-use ratelimit_datapath::kernel::read_left;
-use ratelimit_datapath::orphans::{Lapse, Left};
+use ratelimit_datapath::{Lapse, Left};
+use ratelimit_kernel::read_left;
 use ratelimit_policy::config::rule::RULE_NAME_DEFAULT;
 use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_report::snapshot::{Mode, Snapshot};
@@ -86,6 +86,7 @@ fn names() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ratelimit_datapath::PinnedLayout;
 
     #[test]
     fn a_filter_of_a_dry_run_is_said_to_drop_nothing() {
@@ -101,6 +102,7 @@ mod tests {
         let left = Left {
             root: "/sys/fs/bpf/ratelimitd".into(),
             dir: "/sys/fs/bpf/ratelimitd/v1".into(),
+            layout: PinnedLayout::Own,
             links: vec![("eth0".into(), "/sys/fs/bpf/ratelimitd/v1/link-eth0".into())],
             alone: Some(std::time::Duration::from_secs(180)),
             lapse: Some(Lapse::In(std::time::Duration::from_secs(60))),

@@ -15,7 +15,7 @@ use super::ask::{Daemon, folded, screen};
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
-    Repeat, Socket, ask, change, definition, doctor, neighbours, past, texts, warnings,
+    Repeat, Socket, ask, change, definition, doctor, host, neighbours, past, texts, warnings,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Excerpt, Exit, Place};
 use crate::log;
@@ -24,8 +24,8 @@ use ratelimit_control::proto::{
     ReloadRequest, Rollback, SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Fallbacks, Limited, Loaded};
-use ratelimit_datapath::kernel::Kernel;
-use ratelimit_datapath::{DatapathError, heap, path, probe};
+use ratelimit_datapath::{DatapathError, path};
+use ratelimit_kernel::{Kernel, heap, probe};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::{json_text, printable_lines};
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file};
@@ -220,7 +220,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
         }
     };
     let open = move |config: &Config| Kernel::open(config, absent);
-    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, ratelimit_view::attention))?;
+    runtime()?.block_on(ratelimit_daemon::run(config, source, open, attached, host::FUNCTIONS))?;
     Ok(Exit::Done)
 }
 
@@ -291,7 +291,7 @@ fn beyond_bounds(config: &Config) -> Option<Diagnostics> {
 /// Fails if one of the existing interfaces receives another's packets.
 fn refuse_shared_paths(config: &Config, file: Option<(&Path, &str)>) -> Result<(), Diagnostics> {
     // If the interfaces cannot be listed, a warning says so.
-    let links = ratelimit_datapath::links().unwrap_or_default();
+    let links = ratelimit_kernel::links().unwrap_or_default();
     let write = if file.is_some() { path::as_key } else { path::as_flags };
     let Err(error) = path::refuse(&config.interfaces, &links, write) else { return Ok(()) };
     let (problem, help) = if let DatapathError::SharedPath { what, instead } = error {
@@ -375,7 +375,7 @@ impl Version {
             version: env!("CARGO_PKG_VERSION"),
             layout: layout::VERSION,
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-            bpf_object_sha256: ratelimit_datapath::object::sha256(),
+            bpf_object_sha256: ratelimit_kernel::object::sha256(),
         }
     }
 }

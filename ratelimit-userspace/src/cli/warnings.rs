@@ -4,21 +4,20 @@ use std::collections::BTreeSet;
 use std::io;
 
 use ratelimit_common::layout::Unit;
-use ratelimit_datapath::{interface_names, loses_answers};
+use ratelimit_kernel::{interface_names, loses_answers};
 use ratelimit_policy::config::lists::written_by_others;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::{Config, HookChoice, XdpModeChoice, lint};
 use ratelimit_policy::desired::{AccessLog, RefuseWith, Rule};
-use ratelimit_policy::safety::Around;
 use ratelimit_policy::secret;
 use ratelimit_view::describe;
 
+use super::host::around;
 use super::run::now;
 
 /// Returns warnings about what a configuration enforces, by itself and on this host.
 pub(super) fn of_policy(config: &Config) -> Vec<String> {
-    let (around, now) =
-        (Around::look(ratelimit_datapath::default_gateways().unwrap_or_default()).with(config.fleet.as_ref()), now());
+    let (around, now) = (around().with(config.fleet.as_ref()), now());
     let of_lists = around.passed_over_words(config);
     let prefixes = describe::prefixes_memory(config);
     let of_memory = ratelimit_doctor::available_memory().ok();

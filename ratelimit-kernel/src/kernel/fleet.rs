@@ -10,8 +10,7 @@ use ratelimit_common::window::Cell;
 
 use super::clients::Client;
 use super::{Kernel, rules_len};
-use crate::DatapathError;
-use crate::fleet::{KernelStep, LimitAt, STEPS_PART, Told};
+use crate::{DatapathError, KernelStep, LimitAt, STEPS_PART, Told};
 
 impl Kernel {
     /// See [`crate::Datapath::steps`].

@@ -18,9 +18,8 @@ use super::plain::Plain;
 use super::{rules_len, state};
 use crate::bpf::{self, Access};
 use crate::interface::{self, Interface};
-use crate::orphans::{Lapse, Left};
 use crate::pins::PinsError;
-use crate::{DatapathError, EventCounts, InterfaceReading, Reading, Tallies, link_info};
+use crate::{DatapathError, EventCounts, InterfaceReading, Lapse, Left, Reading, Tallies, link_info};
 use ratelimit_policy::desired::{self, Mode, Policy, Ports, name_hash};
 
 /// Returns the time at which enforcement lapses or has lapsed. None means never, or not readable by this user.

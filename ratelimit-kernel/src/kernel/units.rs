@@ -15,8 +15,7 @@ use ratelimit_common::window::{Cell, Parts};
 
 use super::clients::Lengths;
 use super::{ConfigWords, Kernel, map_ref, rules_len, state};
-use crate::fleet::{LimitAt, Told};
-use crate::{DatapathError, batch};
+use crate::{DatapathError, LimitAt, Told, batch};
 
 impl Kernel {
     /// Adjusts the units of `config`, which packets read after `known`, so that no told admission counts for more.

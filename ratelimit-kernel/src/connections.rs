@@ -8,6 +8,7 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use crate::netlink::{self, Message};
+use crate::{Connection, Ended, SocketName};
 
 /// Message types: list sockets, and destroy one.
 const BY_FAMILY: u16 = 20;
@@ -23,41 +24,11 @@ const TCP: u8 = 6;
 const STATES: u32 = 0x1fff & !(1 << 0 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 12);
 
 /// Size in bytes of `struct inet_diag_sockid`, and its offset in `struct inet_diag_msg`.
-const NAME_BYTES: usize = 48;
+const NAME_BYTES: usize = SocketName::BYTES;
 const NAME_AT: usize = 4;
 /// Offsets of the addresses in `struct inet_diag_sockid`.
 const LOCAL_AT: usize = 4;
 const REMOTE_AT: usize = 20;
-
-/// A TCP connection of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// Address of the peer.
-    pub remote: IpAddr,
-    /// Local address. IPv4 even if an IPv6 socket carries the connection.
-    pub local: IpAddr,
-    /// Local port.
-    pub port: u16,
-    /// Family and kernel name of the socket. The name includes a number that no later connection has.
-    family: u8,
-    name: [u8; NAME_BYTES],
-}
-
-impl Connection {
-    /// Returns a connection that no kernel has, for fakes.
-    pub const fn fake(remote: IpAddr, local: IpAddr, port: u16) -> Self {
-        Self { remote, local, port, family: 0, name: [0; NAME_BYTES] }
-    }
-}
-
-/// Result of ending connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Number of ended connections.
-    pub ended: u64,
-    /// Number of selected connections that remain open.
-    pub left: u64,
-}
 
 /// Ends the connections that `wanted` selects, at most `most` of them.
 ///
@@ -92,7 +63,8 @@ pub fn end(wanted: &mut dyn FnMut(&Connection) -> bool, most: usize) -> io::Resu
 pub fn can_end() -> io::Result<bool> {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let family = u8::try_from(libc::AF_INET).unwrap_or(0);
-    let nobody = Connection { remote: none, local: none, port: 0, family, name: [0; NAME_BYTES] };
+    let socket = SocketName { family, name: [0; NAME_BYTES] };
+    let nobody = Connection { remote: none, local: none, port: 0, socket };
     // Without inet_diag, the kernel knows neither message type.
     match visit(family, &mut |_| {}) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
@@ -127,7 +99,7 @@ fn visit(family: u8, each: &mut dyn FnMut(Connection)) -> io::Result<()> {
 }
 
 fn destroy(socket: &mut Socket, of: &Connection) -> io::Result<()> {
-    socket.send(&netlink::request(DESTROY, ONE, &question(of.family, of.name)), 0)?;
+    socket.send(&netlink::request(DESTROY, ONE, &question(of.socket.family, of.socket.name)), 0)?;
     let (messages, _) = socket.recv_from_full()?;
     let answer = netlink::messages(&messages).find_map(|message| match message {
         Message::Answer(answer) => Some(answer),
@@ -154,7 +126,8 @@ fn of(message: &[u8]) -> Option<Connection> {
         _ => None,
     };
     let port = u16::from_be_bytes(*name.first_chunk()?);
-    Some(Connection { remote: address(REMOTE_AT)?, local: address(LOCAL_AT)?, port, family, name })
+    let socket = SocketName { family, name };
+    Some(Connection { remote: address(REMOTE_AT)?, local: address(LOCAL_AT)?, port, socket })
 }
 
 #[cfg(test)]

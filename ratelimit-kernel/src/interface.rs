@@ -10,15 +10,6 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::path::Link;
 use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
 
-/// Response of a start to a missing interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
-    /// The start fails, so that the user who runs it reads the reason.
-    Refused,
-    /// The start goes on with the other interfaces. The missing one is attached when it appears.
-    Awaited,
-}
-
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {

@@ -7,8 +7,7 @@ use ratelimit_common::layout::{self, map};
 
 use super::plain::Plain;
 use super::{Kernel, map_ref};
-use crate::DatapathError;
-use crate::events::{EVENTS_PART, EventCounts, KernelEvent};
+use crate::{DatapathError, EVENTS_PART, EventCounts, KernelEvent};
 
 impl Kernel {
     /// See [`crate::Datapath::events`]. Without a policy, the events have no names and stay in the ring.

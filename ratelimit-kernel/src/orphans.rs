@@ -5,72 +5,20 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::sys::stat::{major, minor};
 use ratelimit_common::layout::map;
 
 use crate::kernel::lapse;
 use crate::link_info::{self, LinkInfo};
-use crate::{alone, interface, pins};
+use crate::{Left, Orphans, PinnedLayout, alone, interface, pins};
 
 /// File with the kernel's table of file locks.
 const LOCKS: &str = "/proc/locks";
 
-/// Findings about filters without an answering daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Orphans {
-    /// No filters were found.
-    Nothing,
-    /// The filters keep enforcing.
-    Enforcing(Left),
-    /// A running daemon with this process id holds them. It answers at another socket.
-    Held(u32),
-    /// This user may not read this directory.
-    Hidden(PathBuf),
-    /// The pins may be another user's and are not trusted. The text says why, and what to do.
-    Foreign(String),
-}
-
-/// Filters left by an earlier run, of this or another layout version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
-    /// Directory that contains all pins.
-    pub root: PathBuf,
-    /// Directory of the layout version.
-    pub dir: PathBuf,
-    /// Current interface names if readable, each with the file of its link. Sorted.
-    pub links: Vec<(String, PathBuf)>,
-    /// Time without a daemon, if known.
-    pub alone: Option<Duration>,
-    /// Time at which enforcement lapses, if it is set and this user may read it.
-    pub lapse: Option<Lapse>,
-}
-
-/// Time at which a filter without a daemon stops dropping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lapse {
-    /// The lapse comes after this time.
-    In(Duration),
-    /// The lapse came this long ago.
-    Since(Duration),
-}
-
-impl Left {
-    /// Returns the interface names, joined by commas.
-    pub fn interfaces(&self) -> String {
-        self.links.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Returns whether a starting daemon of this version takes the filters over.
-    pub fn is_taken_over(&self) -> bool {
-        self.is_of_this_version() || pins::version_of(&self.dir).is_some_and(pins::is_earlier)
-    }
-
-    /// Returns whether this program reads the pinned state.
-    pub fn is_of_this_version(&self) -> bool {
-        self.dir == pins::version_dir(&self.root)
-    }
+/// Looks for pinned filters on a host with the usual setup. See [`orphans`].
+pub fn orphans_of_host() -> Orphans {
+    orphans(Path::new(pins::ROOT))
 }
 
 /// Looks for pinned filters below `root`, of any layout version.
@@ -86,12 +34,24 @@ pub fn orphans(root: &Path) -> Orphans {
         let alone = alone::since(&dir.join(map::ACTIVE), &dir.join(map::CONFIG));
         // State of other layouts is not read.
         let lapse = if dir == pins::version_dir(root) { lapse(&dir) } else { None };
-        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone, lapse })
+        let layout = layout_of(&dir, root);
+        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, layout, links, alone, lapse })
     };
     let Some(left) = pins::versions(root).into_iter().find_map(left) else { return Orphans::Nothing };
     match holder(&left.dir) {
         Some(process) => Orphans::Held(process),
         None => Orphans::Enforcing(left),
+    }
+}
+
+/// Returns the layout of a directory below `root`, which its name contains.
+fn layout_of(dir: &Path, root: &Path) -> PinnedLayout {
+    if dir == pins::version_dir(root) {
+        PinnedLayout::Own
+    } else if pins::version_of(dir).is_some_and(pins::is_earlier) {
+        PinnedLayout::Earlier
+    } else {
+        PinnedLayout::Unknown
     }
 }
 
@@ -130,6 +90,7 @@ fn holder_in(locks: &str, file: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::time::Duration;
 
     use super::*;
 
