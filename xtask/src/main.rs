@@ -4,6 +4,7 @@
 
 mod accuracy;
 mod bench;
+mod book;
 mod cargo;
 mod demo;
 mod dist;
@@ -49,6 +50,8 @@ enum Command {
     Test(test::Options),
     /// Make the pictures in docs/pictures again, in a run of a few minutes
     Screenshots,
+    /// Build the documents as a book in target/book, and check its links
+    Book,
     /// Measure what the program costs a packet
     Bench(bench::Options),
     /// Collect the figures of docs/TESTING.md
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
+        Command::Book => book::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),

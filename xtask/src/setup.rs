@@ -13,8 +13,10 @@ mod linker;
 pub(crate) mod linter;
 mod llvm;
 pub(crate) mod machine;
+pub(crate) mod mdbook;
 mod probe;
 mod programs;
+mod python;
 mod record;
 mod schemas;
 

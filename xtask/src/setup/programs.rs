@@ -31,7 +31,7 @@ const PROGRAMS: [(&str, &str, &str); 16] = [
 const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
     ("chromium", "chromium", "a browser"),
-    ("pip3", "python3-venv", "clients and servers in Python"),
+    ("pip3", "python3-pip", "packages of Python's registry"),
     ("apache2", "apache2-bin", "a web server"),
     ("caddy", "caddy", "a web server in Go"),
     ("lighttpd", "lighttpd", "a web server"),
