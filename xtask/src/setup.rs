@@ -6,6 +6,7 @@
 
 mod apt;
 pub(crate) mod axe;
+pub(crate) mod cast;
 mod compiler;
 pub(crate) mod cross;
 pub(crate) mod guest;

@@ -59,6 +59,9 @@ const FOR_PAGE: [(&str, &str, &str); 3] = [
     ("tar", "tar", "its archive"),
 ];
 
+/// Programs for the moving picture in the README.
+const FOR_PICTURE: [(&str, &str, &str); 1] = [("asciinema", "asciinema", "a recorder of terminals")];
+
 /// Programs that make the root file systems of the tests under a real systemd.
 const FOR_SYSTEMD: [(&str, &str, &str); 1] = [("mmdebstrap", "mmdebstrap", "a root file system of Debian's packages")];
 
@@ -157,7 +160,8 @@ pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
     let missing = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH);
-    let missing: Vec<_> = missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).filter(is_missing).collect();
+    let missing: Vec<_> =
+        missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).chain(&FOR_PICTURE).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());
