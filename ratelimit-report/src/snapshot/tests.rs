@@ -48,7 +48,7 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
         policy,
         samples: &Samples::default(),
         uptime: Duration::from_millis(12_500),
-        version: "0.1.0",
+        version: "0.2.0",
         config: ConfigState {
             last_reload_successful: true,
             last_reload_success_at: timestamp(reading.now),
@@ -146,7 +146,7 @@ fn json_has_every_field_that_the_interface_fixes() {
     let json = serde_json::to_value(&snapshot).unwrap();
 
     let fixed: Value = serde_json::from_str(
-        r#"{ "schema": 1, "version": "0.1.0", "mode": "enforce", "uptime_seconds": 12.5,
+        r#"{ "schema": 1, "version": "0.2.0", "mode": "enforce", "uptime_seconds": 12.5,
           "interfaces": [ { "name": "eth0", "xdp_mode": "native", "attached": true,
               "packets": { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 },
               "bytes":   { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 } } ],

@@ -225,7 +225,7 @@ fn a_panic_is_not_called_a_dry_run() {
     let snapshot = troubled();
     let said = stats(&snapshot, Page::ENDLESS);
     assert!(
-        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and is still counted on "),
+        said.starts_with("ratelimitd 0.2.0, up 2h 13m: PANIC, everything passes and is still counted on "),
         "{said}"
     );
 }
