@@ -137,14 +137,18 @@ fn breaches_of(rows: &[Quoted], chosen: &[Chosen], files: &[(String, String)]) -
             sourced.push((document, number));
         }
     }
-    for Chosen { phrase, reason } in chosen {
-        let documents = files.iter().filter(|(path, _)| is_sourced(path));
-        let places = documents.filter_map(|(path, text)| Some((path.as_str(), place_of(text, phrase)?)));
-        let before = sourced.len();
-        sourced.extend(places);
-        if sourced.len() == before {
-            breaches.push(breach(TABLE, 1, &format!("{phrase} ({reason})"), GONE));
+    let mut found = vec![false; chosen.len()];
+    for (document, text) in files.iter().filter(|(path, _)| is_sourced(path)) {
+        let (words, places) = unbroken(text);
+        for (Chosen { phrase, .. }, is_found) in chosen.iter().zip(&mut found) {
+            if let Some(range) = place_in(&words, &places, phrase) {
+                sourced.push((document, range));
+                *is_found = true;
+            }
         }
+    }
+    for (Chosen { phrase, reason }, _) in chosen.iter().zip(&found).filter(|(_, is_found)| !**is_found) {
+        breaches.push(breach(TABLE, 1, &format!("{phrase} ({reason})"), GONE));
     }
     for (document, text) in files.iter().filter(|(path, _)| is_sourced(path)) {
         for found in figures(&prose(text)) {
@@ -239,9 +243,8 @@ fn numbers_in(text: &str, phrase: &str) -> Option<Vec<Range<usize>>> {
     })
 }
 
-/// Returns the position of a phrase without holes.
-fn place_of(text: &str, phrase: &str) -> Option<Range<usize>> {
-    let (words, places) = unbroken(text);
+/// Returns the position of a phrase without holes, in a text that [`unbroken`] has prepared.
+fn place_in(words: &str, places: &[usize], phrase: &str) -> Option<Range<usize>> {
     let at = words.find(phrase)?;
     Some(*places.get(at)?..*places.get(at + phrase.len() - 1)? + 1)
 }

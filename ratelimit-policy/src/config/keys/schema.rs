@@ -136,10 +136,10 @@ fn mismatches(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String>
                 }
             }
             "type" => {
-                let names: Vec<&str> = match of {
-                    Json::Array(names) => names.iter().filter_map(Json::as_str).collect(),
-                    name => vec![name.as_str().unwrap()],
-                };
+                let names: Vec<&str> = of.as_array().map_or_else(
+                    || vec![of.as_str().unwrap()],
+                    |names| names.iter().filter_map(Json::as_str).collect(),
+                );
                 if !names.iter().any(|name| is_of(name)) {
                     wrong.push(format!("{at}: no {}", names.join(" or ")));
                 }
