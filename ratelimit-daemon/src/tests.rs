@@ -80,12 +80,8 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
     // No directory can be created there, not even by root, so tests share no state.
-    let host = Host {
-        look: Around::default,
-        attention: ratelimit_view::attention,
-        give_back_memory: || {},
-        store: Store::at("/dev/null/ratelimitd".into()),
-    };
+    let store = Store::at("/dev/null/ratelimitd".into());
+    let host = Host { look: Around::default, attention: ratelimit_view::attention, give_back_memory: || {}, store };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
@@ -584,12 +580,8 @@ fn a_real_signal_ends_a_real_run() {
             let config = config(directory.path(), 3);
             let client = Client::new(&config.socket);
             let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-            let host = HostFunctions {
-                look: Around::default,
-                attention: ratelimit_view::attention,
-                give_up_privileges: || {},
-                give_back_memory: || {},
-            };
+            let Host { look, attention, give_back_memory, .. } = surroundings(None).0.host;
+            let host = HostFunctions { look, attention, give_up_privileges: || {}, give_back_memory };
             let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, host);
             let user = async {
                 while client.health().await.is_err() {
