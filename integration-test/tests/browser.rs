@@ -371,6 +371,28 @@ fn page_top_and_events_report_limiting_ban_and_release_in_the_same_words() {
 }
 
 #[test]
+fn the_page_names_the_group_that_refuses_a_source_on_a_phone_too() {
+    needs_root!(no_browser());
+    let lab = Lab::new();
+    let _web = lab.web();
+    let limits = ["--limit", "10/1h connections", "--limit", "3/1h connections per /24"];
+    let _daemon = lab.limit(&[&limits[..], &["--listen", PAGE]].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    lab.assert_admitted(CLIENTS[1], 80, 1);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let refused = "over its group 10.9.0.0/24";
+    let stats = done(&lab, &["stats"]);
+    assert!(stats.contains(refused), "{stats}");
+    let browser = Browser::start(&lab);
+    browser.looks(PHONE, "light");
+    browser.open(done(&lab, &["web-token"]).trim());
+    browser.says(refused);
+    assert_eq!(browser.run("return document.documentElement.scrollWidth"), PHONE[0]);
+    browser.run("location.hash = '#/rules'");
+    browser.says("; 3 connections in 1h, ");
+}
+
+#[test]
 fn the_browser_keeps_a_host_only_cookie_over_tls_and_unblocks_a_source() {
     needs_root!(no_browser());
     let lab = Lab::new();

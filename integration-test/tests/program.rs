@@ -540,7 +540,7 @@ fn an_attachment_at_tcx_succeeds_or_names_the_kernel_that_it_needs() {
     match thread::spawn(run).join().unwrap() {
         Ok(attached) => assert_eq!((attached, has_tcx()), (Attachment::Tcx, true)),
         Err(error) => {
-            let is_said = error.to_string().contains("it needs Linux 6.6 or later") && !has_tcx();
+            let is_said = error.to_string().contains("lacks TCX, which mainline has since Linux 6.6") && !has_tcx();
             assert!(is_said && matches!(error, DatapathError::Unsupported { .. }), "{error}");
         }
     }

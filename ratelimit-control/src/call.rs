@@ -42,6 +42,11 @@ pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
     /// Size class of the report. Few large reports are made at a time.
     const SIZE: Size = Size::Small;
 
+    /// Returns the size class of the report for these arguments.
+    fn size(&self) -> Size {
+        Self::SIZE
+    }
+
     /// Refuses invalid arguments before the owner is asked.
     fn check(&self) -> Result<(), Problem> {
         Ok(())

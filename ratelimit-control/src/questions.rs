@@ -13,11 +13,14 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Sent;
 use ratelimit_report::fleet::FleetReport;
 use ratelimit_report::snapshot::{
-    CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
+    CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport, TOP_MAX,
 };
 
 /// Maximum bytes of a list with as many prefixes as the kernel accepts. // 2 x 1048576 x 256 B = 537 MB
 const LIST_BYTES_MAX: usize = 512 << 20;
+
+/// Maximum bytes of statistics with [`TOP_MAX`] sources. // 10 000 x 600 B = 6 MB
+const STATS_BYTES_MAX: usize = 16 << 20;
 
 /// Request for all statistics.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -25,18 +28,31 @@ pub struct Stats {
     /// Earliest acceptable start of the reading.
     #[serde(skip, default = "Instant::now")]
     pub since: Instant,
+    /// Maximum number of sources in `top`, at most 10 000; `None` for 20.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<usize>,
 }
 
 impl Stats {
     /// Returns a request for a reading that begins now or later.
     pub fn now() -> Self {
-        Self { since: Instant::now() }
+        Self { since: Instant::now(), sources: None }
+    }
+
+    /// Returns a request for a reading that begins now or later, with up to [`TOP_MAX`] sources.
+    pub fn of_all_sources() -> Self {
+        Self { sources: Some(TOP_MAX), ..Self::now() }
     }
 }
 
 impl Call for Stats {
     type Report = Snapshot;
     const ROUTE: Route = Route::ask("/api/v1/stats");
+    const REPORT_BYTES_MAX: usize = STATS_BYTES_MAX;
+
+    fn size(&self) -> Size {
+        if self.sources.is_some() { Size::Medium } else { Size::Small }
+    }
 }
 
 /// Request for the state of one source.

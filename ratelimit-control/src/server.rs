@@ -303,7 +303,7 @@ impl Service {
     async fn stats(&self, age_max: Duration) -> Result<Snapshot, Problem> {
         let now = Instant::now();
         let since = now.checked_sub(age_max).unwrap_or(now);
-        self.handle.ask(Stats { since }, Requester::unknown()).await
+        self.handle.ask(Stats { since, sources: None }, Requester::unknown()).await
     }
 }
 
@@ -335,7 +335,7 @@ where
         }
     };
     call.check()?;
-    match C::SIZE {
+    match call.size() {
         Size::Small => {
             let report = service.handle.ask(call, by).await?;
             Ok((C::status(&report), Json(report)).into_response())

@@ -51,7 +51,7 @@ fn snapshot_of(rules: usize) -> Snapshot {
         policy: &policy,
         samples: &Samples::default(),
         uptime: std::time::Duration::ZERO,
-        version: "0.1.0",
+        version: "0.2.0",
         config: ConfigState {
             last_reload_successful: true,
             last_reload_success_at: jiff::Timestamp::UNIX_EPOCH,

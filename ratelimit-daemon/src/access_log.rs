@@ -268,6 +268,15 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
+    /// Starts the reader, and waits a short time until it has opened the logs. Requests that the kernel counts from
+    /// now on have their lines behind the position where reading begins.
+    pub(super) fn open_logs(&mut self, moment: Moment) {
+        self.follow_logs(moment);
+        if let Some(reader) = &self.access_logs.reader {
+            reader.wait_until_opened();
+        }
+    }
+
     /// Starts and stops the reader as rules come and go.
     pub(super) fn follow_logs(&mut self, moment: Moment) {
         let wanted = wanted(&self.enforced.desired.policy);

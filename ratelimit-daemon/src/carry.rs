@@ -35,7 +35,7 @@ macro_rules! carry {
 
 carry! {
     // Commands that report or charge by rules need the policy that currently judges packets.
-    Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
+    Stats: |engine, call, _, moment| engine.up_to_date().stats(&call, moment).map(Arc::unwrap_or_clone);
     Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);

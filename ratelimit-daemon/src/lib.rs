@@ -189,6 +189,7 @@ async fn drive<D: Datapath>(
     reach(Point::Started);
     (surroundings.attached)();
     reach(Point::Confined);
+    engine.open_logs(Moment::now(started));
     let policy = &engine.enforced.desired.policy;
     attached(Limited { interfaces: &engine.watched.links.attached_names(), policy });
     let tls = engine.certificate.tls();

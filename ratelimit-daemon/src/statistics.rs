@@ -1,8 +1,10 @@
 //! Reports on the datapath: snapshots, rates, the status line, and the totals at the end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::time::Instant;
 
 use super::engine::Engine;
@@ -11,11 +13,11 @@ use super::journal::Done;
 use super::links::Links;
 use super::moment::Moment;
 use super::trial::Running;
-use ratelimit_control::proto::Problem;
+use ratelimit_control::proto::{Problem, Stats};
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_report::snapshot::{
-    Census, DaemonState, Members, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TopGroup, TopSource,
-    Traffic, Volume,
+    Census, DaemonState, Members, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TOP_MAX, TopGroup,
+    TopSource, Traffic, Volume,
 };
 
 /// Cached readings and snapshot, for rates and for repeated requests.
@@ -70,31 +72,38 @@ impl<D: Datapath> Engine<D> {
         away.chain(self.watched.paths.counted_twice(&attached).map(|(name, why)| (name.clone(), why))).collect()
     }
 
-    /// Returns a snapshot from a reading that began after `since`. One reading thus answers all waiting requests.
-    pub(super) fn stats(&mut self, since: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
-        if let Some(snapshot) = self.statistics.since(since) {
+    /// Returns a snapshot from a reading that began after `asked.since`. One reading thus answers all waiting requests
+    /// that ask for the default number of sources.
+    pub(super) fn stats(&mut self, asked: &Stats, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
+        if let Some(snapshot) = self.statistics.since(asked.since).filter(|_| asked.sources.is_none()) {
             return Ok(snapshot);
         }
-        let mut snapshot = self.snapshot(moment).map_err(Problem::datapath)?;
+        let top_max = asked.sources.map_or(TOP_DEFAULT, |sources| sources.min(TOP_MAX));
+        let mut snapshot = self.snapshot(moment, top_max).map_err(Problem::datapath)?;
         snapshot.attention = (self.host.attention)(&snapshot);
         let snapshot = Arc::new(snapshot);
-        self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
+        if asked.sources.is_none() {
+            self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
+        }
         Ok(snapshot)
     }
 
-    fn snapshot(&mut self, moment: Moment) -> Result<Snapshot, DatapathError> {
+    fn snapshot(&mut self, moment: Moment, top_max: usize) -> Result<Snapshot, DatapathError> {
         let mut reading = self.datapath.read()?;
         let policy = &self.enforced.desired.policy;
         add_awaited(&mut reading, &self.watched.links, policy.rules.len());
-        let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
+        let mut census = Census::new(policy, reading.now, top_max);
         self.datapath.visit_sources(&mut |source| census.visit(&source))?;
         let mut tracked = census.finish();
         let bans = self.datapath.bans()?;
         let mut top = Vec::new();
         let leaders = std::mem::take(&mut tracked.leaders);
         let windows = self.datapath.sources(&leaders.iter().map(|source| source.addr()).collect::<Vec<_>>())?;
+        let mut bans_of: HashMap<IpNet, Vec<Ban>> = HashMap::new();
+        bans.iter().for_each(|ban| bans_of.entry(ban.client).or_default().push(*ban));
         for (source, windows) in leaders.into_iter().zip(windows) {
-            top.extend(TopSource::of(policy, reading.now, source, &windows, &bans));
+            let bans = bans_of.get(&policy.client(source.addr())).map_or(&[][..], Vec::as_slice);
+            top.extend(TopSource::of(policy, reading.now, source, &windows, bans));
         }
         let mut members = Members::of_windows(policy, reading.now, &tracked.groups);
         if !members.is_empty() {

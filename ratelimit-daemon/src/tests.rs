@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use ratelimit_control::client::{Client, ClientError};
-use ratelimit_control::proto::{ProblemKind, ReloadRequest};
+use ratelimit_control::proto::{ProblemKind, ReloadRequest, Stats};
 use ratelimit_control::server::HEADER_TIME_MAX;
 use ratelimit_control::socket::SocketError;
 use ratelimit_datapath::XdpMode;
@@ -37,6 +37,7 @@ mod lists;
 mod past;
 mod prefix_bans;
 mod site;
+mod sources;
 mod suggest;
 mod told;
 mod trials;
@@ -75,6 +76,11 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
     ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), Fallbacks::new(), load, |_, _, _| {
         unreachable!("no trial")
     })
+}
+
+/// Returns a request for statistics from a reading that begins at this moment.
+fn stats_at(moment: Moment) -> Stats {
+    Stats { since: moment.at, sources: None }
 }
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {

@@ -4,6 +4,7 @@ use crate::facts::Facts;
 use crate::finding::{Report, SCHEMA};
 
 pub(crate) mod configuration;
+mod features;
 pub(crate) mod files;
 pub(crate) mod host;
 pub(crate) mod interface;

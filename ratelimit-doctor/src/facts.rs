@@ -11,6 +11,8 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;
 
+use crate::distribution::Distribution;
+
 /// A fact, or why it could not be read.
 pub type Known<T> = Result<T, String>;
 
@@ -87,6 +89,8 @@ pub enum Readers {
 pub struct Kernel {
     /// Release, for example `6.12.0-amd64`.
     pub release: String,
+    /// Distribution of the host, which selects the packages in advice.
+    pub distribution: Distribution,
     /// Kernel features that the program needs, each tried.
     pub features: Vec<Feature>,
     /// Result of loading the real program.

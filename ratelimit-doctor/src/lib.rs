@@ -7,6 +7,7 @@
 
 mod bundle;
 mod checks;
+mod distribution;
 pub mod facts;
 mod finding;
 mod mask;
@@ -19,6 +20,7 @@ mod words;
 
 pub use bundle::{Bundle, BundleError, Entry};
 pub use checks::examine;
+pub use distribution::Distribution;
 pub use finding::{Finding, Report, SCHEMA, State};
 pub use mask::Masks;
 pub use reach::out_of_reach;

@@ -18,6 +18,7 @@ use ratelimit_policy::files;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::Snapshot;
 
+use crate::distribution::Distribution;
 use crate::facts::{
     BpfFs, Clock, ConfigFile, Daemon, Facts, FileSeen, Kernel, Known, Machine, Permissions, Program, Rule, StateDir,
     Unit,
@@ -116,6 +117,7 @@ fn kernel() -> Kernel {
     };
     Kernel {
         release: release(),
+        distribution: distribution(),
         features: probe::features(),
         program,
         type_information: probe::type_information().map_err(|error| format!("{error:#}")),
@@ -129,6 +131,13 @@ fn kernel() -> Kernel {
         ends_connections: connections::can_end().map_err(|error| error.to_string()),
         lacks,
     }
+}
+
+/// Returns the distribution. All fields are empty without /etc/os-release.
+fn distribution() -> Distribution {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release"));
+    Distribution::parse(&text.unwrap_or_default())
 }
 
 fn release() -> String {

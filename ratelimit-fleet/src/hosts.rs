@@ -217,7 +217,7 @@ mod tests {
 
     fn record(process: u64, outages: u64) -> Record {
         let name = "a".to_owned();
-        let version = "0.1.0".to_owned();
+        let version = "0.2.0".to_owned();
         Record { name, version, ahead_ns: Some(-5), admitted_last_minute: 7, outages, process, ..Record::default() }
     }
 
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn records_of_older_hosts_are_read_and_state_no_limits() {
         let older =
-            br#"{"name":"a","version":"0.1.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
+            br#"{"name":"a","version":"0.2.0","ahead_ns":null,"admitted_last_minute":0,"outages":0,"process":9}"#;
         let sealed = names(1).seal(&context(HostId([2; 8])), older, [3; 12]);
         let mut hosts = Hosts::default();
         hosts.learn(&names(1), 10, &[(vec![2; 8], [&9_u64.to_be_bytes()[..], &sealed].concat())], ME);

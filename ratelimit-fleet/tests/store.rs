@@ -355,7 +355,7 @@ async fn hosts_are_listed_with_their_clocks() {
     let status = hosts[0].fleet.status();
     assert!(status.ahead_ns.unwrap().abs() < 50_000_000, "{:?}", status.ahead_ns);
     assert!(status.not_summed.is_empty());
-    assert_eq!(status.hosts[1].record.version, "0.1.0");
+    assert_eq!(status.hosts[1].record.version, "0.2.0");
     assert!(status.last_exchange.is_some() && status.rounds > 0 && !status.is_doubled);
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use ratelimit_report::history::{
     Act, Episode, HistoryReport, Line, Loss, Outcome, SeriesReport, WorstReport, WorstSource,
 };
-use ratelimit_report::snapshot::SCHEMA;
+use ratelimit_report::snapshot::{SCHEMA, source_key};
 use rusqlite::{Connection, OpenFlags, Row, named_params, params};
 
 use crate::book::Millis;
@@ -117,7 +117,13 @@ impl Reader {
              min(total(packets), 9e18) AS packets, min(total(bytes), 9e18) AS bytes \
              {matching} GROUP BY would, source ORDER BY would, packets DESC, episodes DESC, source LIMIT {rows}"
         ))?;
-        let sources_listed = statement.query_map(parameters, worst_source)?.collect::<Result<Vec<_>, _>>()?;
+        let mut sources_listed = statement.query_map(parameters, worst_source)?.collect::<Result<Vec<_>, _>>()?;
+        // The database compares texts, in which 192.0.2.10 precedes 192.0.2.9.
+        sources_listed.sort_by(|a, b| {
+            let key = |of: &WorstSource, packets, episodes| (of.would, packets, episodes);
+            let order = key(a, b.packets, b.episodes).cmp(&key(b, a.packets, a.episodes));
+            order.then_with(|| source_key(&a.source).cmp(&source_key(&b.source)))
+        });
         let omitted = u64::try_from(sources).unwrap_or(0).saturating_sub(sources_listed.len() as u64);
         let losses = self.losses(Some(since), Some(until))?;
         let (since, until) = (time(since), time(until));

@@ -486,7 +486,7 @@ mod tests {
     fn values_are_those_of_the_snapshot() {
         let text = metrics(Arc::new(snapshot())).unwrap();
         for line in [
-            "ratelimitd_build_info{version=\"0.1.0\"} 1",
+            "ratelimitd_build_info{version=\"0.2.0\"} 1",
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"default\",verdict=\"drop\",reason=\"over_limit\"} 40",
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
             "ratelimitd_sources_capacity{family=\"ipv6\"} 262144",

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod busy;
 pub mod entries;
 pub mod event;
 pub mod export;

@@ -28,6 +28,7 @@ mod tests;
 pub use limit::{Candidate, Observed};
 pub use propose::{Distribution, Gap, Proposal, Reason, SOURCES_MIN, gaps, propose, widest};
 
+use crate::busy::Busy;
 use limit::Observation;
 
 /// Minimum interval between rounds. A window of 1 s has a ring of 8 buckets of 0.2 s, so none is missed.
@@ -128,6 +129,13 @@ impl Observer {
     pub fn over(&self, limit: &Limit, amount: u64) -> Vec<(IpNet, u64)> {
         let of = self.slots.get(&limit.slot).and_then(|at| self.limits.get(*at));
         of.map_or_else(Vec::new, |of| of.over(amount))
+    }
+
+    /// Returns the busiest prefixes under a limit, a limit for each of them that is at least `amount`, and a note if
+    /// there is no such limit.
+    pub(crate) fn busy(&self, limit: &Limit, amount: u64) -> (Busy, Option<String>) {
+        let of = self.slots.get(&limit.slot).and_then(|at| self.limits.get(*at));
+        of.map_or_else(Default::default, |of| of.busy(&Limit { amount, ..*limit }))
     }
 
     /// Returns the memory of all observed sources in bytes.

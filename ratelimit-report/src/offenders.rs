@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::entries::{self, Row};
 use crate::history::{Episode, HistoryReport, WorstReport};
-use crate::snapshot::SCHEMA;
+use crate::snapshot::{SCHEMA, source_key};
 
 /// Maximum number of a source's episodes in a letter.
 const NAMED_MAX: usize = 50;
@@ -66,7 +66,10 @@ pub fn of_history(report: &HistoryReport) -> Vec<Offender> {
         by_source.entry((episode.would, &episode.source)).or_default().push(episode);
     }
     let mut offenders: Vec<Offender> = by_source.into_values().filter_map(|of| Offender::of(&of)).collect();
-    offenders.sort_by(|a, b| (a.would, b.packets, &a.source).cmp(&(b.would, a.packets, &b.source)));
+    offenders.sort_by(|a, b| {
+        let key = |of: &Offender, packets| (of.would, packets, source_key(&of.source));
+        key(a, b.packets).cmp(&key(b, a.packets))
+    });
     offenders
 }
 

@@ -230,7 +230,7 @@ pub fn report(error: &anyhow::Error) -> Exit {
 /// command stay whole, so that they can be copied.
 fn folded(line: &str, width: usize) -> String {
     let plain = anstream::adapter::strip_str(line).to_string();
-    let starts = ["error: ", "  because: ", "  help: "];
+    let starts = ["error: ", "warning: ", "  because: ", "  help: "];
     let start = starts.iter().find(|start| plain.starts_with(**start)).filter(|_| !plain.contains("ratelimitd"));
     let Some((start, said)) = start.and_then(|start| Some((start, plain.strip_prefix(start)?))) else {
         return format!("{line}\n");
@@ -256,6 +256,10 @@ fn with_sudo(arguments: impl IntoIterator<Item = String>, socket: Option<&str>) 
 /// Prints a warning on standard error.
 pub fn warn(text: &str) {
     let line = format!("{WARNING}warning{WARNING:#}: {}\n", printable(text));
+    let line = match terminal_size_of(std::io::stderr()) {
+        Some((Width(width), _)) => folded(line.trim_end(), usize::from(width).min(WIDTH)),
+        None => line,
+    };
     let _gone = anstream::stderr().write_all(line.as_bytes());
 }
 

@@ -173,6 +173,11 @@ fn has_key(key: &str) -> bool {
 
 /// Checks a configuration that a document shows, beside the list files that it names.
 fn file_problem(contents: &str) -> Option<String> {
+    with_lists(contents, checked)
+}
+
+/// Writes a configuration beside the list files that it names, and calls a function with its path.
+fn with_lists<T>(contents: &str, use_it: impl Fn(&Path) -> T) -> T {
     let directory = tempfile::tempdir().expect("a directory");
     let lists = contents.split("\"file:").skip(1).filter_map(|rest| rest.split_once('"'));
     let mut beside = contents.to_owned();
@@ -183,7 +188,7 @@ fn file_problem(contents: &str) -> Option<String> {
         std::fs::write(directory.path().join(&*name), "198.51.100.0/24\n").expect("write a list");
     }
     std::fs::write(directory.path().join("r.toml"), beside).expect("write a file");
-    checked(&directory.path().join("r.toml"))
+    use_it(&directory.path().join("r.toml"))
 }
 
 fn checked(file: &Path) -> Option<String> {
@@ -279,4 +284,39 @@ fn each_recipe_has_one_file_in_dry_run_and_says_how_to_start_and_undo_it() {
         assert!(text.lines().count() <= 70, "{name} has at most 70 lines");
         assert!(index.contains(&format!("({name})")), "README.md has no row for {name}");
     }
+}
+
+/// Returns the memory of a configuration's maps in MB, as `check-config` prints it.
+fn memory_mb(file: &Path) -> u64 {
+    let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
+    let output = command.arg("check-config").arg(file).env_clear().output().expect("run");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (_, rest) = said.split_once("together ").expect("check-config says how much memory the maps take");
+    rest.split(' ').next().and_then(|number| number.parse().ok()).expect("a number of MB")
+}
+
+#[test]
+fn recipes_name_the_memory_that_their_files_take() {
+    let rounded = |mb: u64| (mb + 5) / 10 * 10;
+    let all = documents();
+    let (mut least, mut most, mut named) = (u64::MAX, 0, 0);
+    for (path, text) in all.iter().filter(|(path, _)| path.starts_with("docs/recipes/")) {
+        let blocks = codes(text).into_iter().map(|(_, code)| code);
+        for code in blocks {
+            let Code::Block(language, file) = code else { continue };
+            if language != "toml" {
+                continue;
+            }
+            let mb = rounded(with_lists(&file, memory_mb));
+            (least, most) = (least.min(mb), most.max(mb));
+            if let Some((_, rest)) = file.split_once("# some ") {
+                assert!(rest.starts_with(&format!("{mb} MB of memory")), "{path}: {mb} MB, and not {rest}");
+                named += 1;
+            }
+        }
+    }
+    let (_, index) = all.iter().find(|(path, _)| path == "docs/recipes/README.md").expect("the index is there");
+    let index = index.replace('\n', " ");
+    assert!(index.contains(&format!("The files take {least} to {most} MB of kernel memory")), "{least} to {most}");
+    assert!(named >= 6, "{named} files name their memory");
 }

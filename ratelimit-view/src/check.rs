@@ -62,7 +62,7 @@ pub fn check_prefix(report: &PrefixReport) -> String {
     );
     if !report.entries.is_empty() {
         out += "\n";
-        out += &list::entries(&report.entries, &report.omitted);
+        out += &list::entries(&report.entries, &report.omitted, usize::MAX);
     }
     if !report.top.is_empty() {
         out += "\n";

@@ -119,6 +119,11 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// Wraps each line of sentences at `width` columns. Further lines are indented by two more than the first.
+pub fn folded(text: &str, width: usize) -> String {
+    text.lines().flat_map(|line| stats::wrap(line, width)).map(|line| line + "\n").collect()
+}
+
 /// Formats a number in at most 7 characters: `999,999`, `12.3M`.
 fn short(value: u64) -> String {
     const UNITS: [(u64, char); 5] = [

@@ -2,34 +2,56 @@
 
 use jiff::Timestamp;
 
-use super::{number, table};
+use super::number;
+use super::stats::columns::{Column, wrap, wrapping};
 use ratelimit_control::proto::{AcceptReport, ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, RuleMode, State};
 
-/// Formats the whole list, a line for each entry.
-pub fn list(report: &ListReport) -> String {
-    let would = would_ban(report);
+/// Formats the whole list in lines of at most `width` columns.
+pub fn list(report: &ListReport, width: usize) -> String {
+    let would = would_ban(report, width);
     if report.entries.is_empty() {
         return format!("Nothing is allowed, denied or banned: only the limits apply.\n{would}");
     }
-    entries(&report.entries, &report.omitted) + &would
+    entries(&report.entries, &report.omitted, width) + &would
 }
 
-/// Formats entries, a line each, and the number of others.
-pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
-    let row = |of: &Listed| {
-        [
-            of.prefix.clone(),
-            format!("{}{}", state(of), overridden(of)),
-            of.until.map_or_else(|| "permanent".to_owned(), instant),
-            author(of),
-            of.since.map_or_else(|| "-".to_owned(), instant),
-            why(of),
+/// Formats entries in lines of at most `width` columns, and the number of others. A narrower width leaves out columns,
+/// then takes several lines for an entry. Nothing is cut.
+pub(super) fn entries(entries: &[Listed], omitted: &[Omitted], width: usize) -> String {
+    let begin = |until: fn(&Listed) -> String| {
+        vec![
+            Column::left("PREFIX", entries, |of| of.prefix.clone()),
+            Column::left("STATE", entries, |of| format!("{}{}", state(of), overridden(of))),
+            Column::left("UNTIL", entries, until),
+            Column::left("BY", entries, author),
         ]
     };
-    let out = table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], entries.iter().map(row));
+    let mut full = begin(until);
+    full.extend([Column::left("SINCE", entries, since), Column::left("WHY", entries, why)]);
+    let mut compact = begin(|of| of.until.map_or_else(|| until(of), minute));
+    compact.push(Column::left("WHY", entries, why));
+    let record = |of: &Listed| {
+        let mut lines = wrap(&format!(" {} {}{}, until {}", of.prefix, state(of), overridden(of), until(of)), width);
+        lines.extend(wrap(&format!("   by {} since {}: {}", author(of), since(of), why(of)), width));
+        lines
+    };
+    let records = || entries.iter().flat_map(record).collect();
+    let out: Vec<String> = wrapping(&full, width).or_else(|| wrapping(&compact, width)).unwrap_or_else(records);
     let more = |of: &Omitted| format!("{}: {} more; `ratelimitd list --all` shows them\n", of.of, number(of.count));
-    out + &omitted.iter().map(more).collect::<String>()
+    lines(&out) + &omitted.iter().map(more).collect::<String>()
+}
+
+fn lines(of: &[String]) -> String {
+    of.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn until(of: &Listed) -> String {
+    of.until.map_or_else(|| "permanent".to_owned(), instant)
+}
+
+fn since(of: &Listed) -> String {
+    of.since.map_or_else(|| "-".to_owned(), instant)
 }
 
 /// Names the entry that overrides this one: `, overridden by allow of 192.0.2.0/24`. The expiry is in that entry's own
@@ -60,16 +82,23 @@ pub(super) fn place(of: &Listed) -> Option<String> {
 }
 
 /// Formats the bans that dry run prevents.
-fn would_ban(report: &ListReport) -> String {
+fn would_ban(report: &ListReport, width: usize) -> String {
     if report.would_ban.is_empty() {
         return String::new();
     }
-    let row = |of: &Listed| {
-        let until = of.until.map_or_else(|| "-".to_owned(), instant);
-        [of.prefix.clone(), until, author(of), of.since.map_or_else(|| "-".to_owned(), instant)]
+    let all = report.would_ban.as_slice();
+    let until = |of: &Listed| of.until.map_or_else(|| "-".to_owned(), instant);
+    let columns = [
+        Column::left("PREFIX", all, |of| of.prefix.clone()),
+        Column::left("UNTIL", all, until),
+        Column::left("BY", all, author),
+        Column::left("SINCE", all, since),
+    ];
+    let record = |of: &Listed| {
+        wrap(&format!(" {} until {}, by {} since {}", of.prefix, until(of), author(of), since(of)), width)
     };
-    let rows = table(["PREFIX", "UNTIL", "BY", "SINCE"], &[], report.would_ban.iter().map(row));
-    format!("\nDry run bans no source. These would be banned:\n{rows}")
+    let rows = wrapping(&columns, width).unwrap_or_else(|| all.iter().flat_map(record).collect());
+    format!("\nDry run bans no source. These would be banned:\n{}", lines(&rows))
 }
 
 /// Formats the result of `mode` and `panic`.
@@ -169,4 +198,9 @@ pub(super) fn author(of: &Listed) -> String {
 
 pub(super) fn instant(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// Formats a time to the minute, without the zone.
+fn minute(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M").to_string()
 }

@@ -1,8 +1,11 @@
 //! Output of `ratelimitd replay`.
 
+use super::suggest::{busiest, lists_seen};
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
-use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, ListLimited, PrefixLimited, Report};
+use ratelimit_report::replay::{
+    FileRead, Input, Kind, LimitReport, Limited, ListBusy, ListLimited, PrefixLimited, Report,
+};
 
 /// Maximum number of a limit's sources that are named one by one.
 const NAMED_MAX: usize = 20;
@@ -60,6 +63,15 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
     out += &format!("  admitted     {} {unit}\n", number(of.admitted));
     out += &format!("  refused      {} {unit}\n", number(of.refused));
     out += &format!("  over limit   {} of {}\n", number(of.sources_limited), counted(sources, "source"));
+    out += &limited(of);
+    out += &busiest(&of.busiest_prefixes, of.group_proposal.as_ref(), &of.limit, str::to_owned);
+    let row = |of: &ListBusy| [of.file.clone(), number(of.sources), number(of.wanted)];
+    out + &lists_seen(of.busiest_lists.iter().map(row), str::to_owned)
+}
+
+/// Formats the sources over the limit, and the prefixes and lists that contain them.
+fn limited(of: &LimitReport) -> String {
+    let mut out = String::new();
     if of.limited.is_empty() {
         return out;
     }

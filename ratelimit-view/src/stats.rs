@@ -10,7 +10,7 @@ use ratelimit_report::fleet::FleetState;
 use ratelimit_report::snapshot::{Closed, Mode, Overload, Rule, Snapshot};
 
 mod attention;
-mod columns;
+pub(crate) mod columns;
 mod groups;
 mod interfaces;
 mod rules;
@@ -87,9 +87,10 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
     let left = rows.saturating_sub(out.len() + 1 + foot.len());
     let sources = snapshot.top.as_deref().unwrap_or_default();
     let least = if sources.is_empty() { 0 } else { 2 + SOURCES_LEAST.min(sources.len()) };
-    let is_more = usize::from(sources.len() > SOURCES_LEAST);
+    let in_use = snapshot.sources.in_use;
+    let is_more = usize::from(sources.len() > SOURCES_LEAST || in_use > sources.len() as u64);
     let rules = rules::lines(snapshot, width, left.saturating_sub(least + is_more));
-    let top = top::lines(sources, width, left.saturating_sub(rules.len()));
+    let top = top::lines(sources, in_use, width, left.saturating_sub(rules.len()));
     for section in [top, rules] {
         out.extend(section);
     }

@@ -1,25 +1,34 @@
 //! Output of `ratelimitd suggest`.
 
 use super::replay::{PREFIXES_NAMED_MAX, input};
-use super::{counted, duration, limit, number, table};
+use super::{counted, duration, folded, limit, number, table};
 use ratelimit_policy::config::amount;
+use ratelimit_report::busy::{BusyPrefix, GroupProposal, GroupReason};
 use ratelimit_report::replay::Suggested;
 use ratelimit_report::snapshot::{
-    BusiestWindow, Candidate, Gap, LimitSuggestion, ListOver, Mode, Observation, PrefixOver, Proposal, ProposalReason,
-    RuleSuggestion, SuggestReport, Unit,
+    BusiestWindow, Candidate, Gap, Limit, LimitSuggestion, ListOver, Mode, Observation, PrefixOver, Proposal,
+    ProposalReason, RuleSuggestion, SuggestReport, Unit,
 };
 
-/// Formats suggestions for every limit, for people.
-pub fn suggest(report: &SuggestReport) -> String {
-    report.rules.iter().map(rule).collect::<Vec<_>>().join("\n")
+/// Formats suggestions for every limit, for people. Sentences are wrapped at `width` columns.
+pub fn suggest(report: &SuggestReport, width: usize) -> String {
+    sentences(&report.rules.iter().map(rule).collect::<Vec<_>>().join("\n"), width)
 }
 
-/// Formats suggestions from past traffic. Its warnings are reported elsewhere.
-pub fn suggest_from(of: &Suggested) -> String {
+/// Wraps the sentences of a text. Tables, and lines to be copied, stay as they are.
+fn sentences(text: &str, width: usize) -> String {
+    let is_sentence = |line: &str| ["Note: ", "Why: "].iter().any(|start| line.trim_start().starts_with(start));
+    let line = |line| if is_sentence(line) { folded(line, width) } else { format!("{line}\n") };
+    text.lines().map(line).collect()
+}
+
+/// Formats suggestions from past traffic. Its warnings are reported elsewhere. Sentences are wrapped at `width`
+/// columns.
+pub fn suggest_from(of: &Suggested, width: usize) -> String {
     let sources = of.report.rules.iter().flat_map(|rule| &rule.limits);
     let sources = sources.filter_map(|limit| Some(limit.observed.as_ref()?.sources)).max().unwrap_or(0);
     let rules: String = of.report.rules.iter().map(limits).collect();
-    input(&of.input, "observed", "", sources) + &rules
+    sentences(&(input(&of.input, "observed", "", sources) + &rules), width)
 }
 
 fn rule(rule: &RuleSuggestion) -> String {
@@ -68,6 +77,9 @@ fn of_limit(of: &LimitSuggestion) -> String {
         out += &proposal_words(proposal, of);
     }
     out += &origins(of);
+    out += &busiest(&of.busiest_prefixes, of.group_proposal.as_ref(), &of.limit, indented);
+    let row = |of: &ListOver| [of.file.clone(), number(of.sources), number(of.wanted)];
+    out += &lists_seen(of.busiest_lists.iter().map(row), indented);
     if !of.notes.is_empty() {
         out += "\n";
     }
@@ -90,6 +102,49 @@ fn origins(of: &LimitSuggestion) -> String {
         out += &indented(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], of.lists.iter().map(row)));
     }
     out
+}
+
+/// Formats the prefixes with the largest demand, whether or not a source in them is over a limit. Adds the limit
+/// proposed for them. `set` indents the table.
+pub(super) fn busiest(
+    prefixes: &[BusyPrefix],
+    proposal: Option<&GroupProposal>,
+    limit: &Limit,
+    set: fn(&str) -> String,
+) -> String {
+    if prefixes.is_empty() {
+        return String::new();
+    }
+    let (unit, window) = (limit.unit, duration(limit.window_seconds));
+    let row = |of: &BusyPrefix| {
+        [of.prefix.clone(), number(of.sources), quantity(of.busiest_window, unit), quantity(of.wanted, unit)]
+    };
+    let rows = prefixes.iter().take(PREFIXES_NAMED_MAX).map(row);
+    let mut out = format!("\nBusiest prefixes, {} of all their sources together:\n", unit.label());
+    let busiest = format!("BUSIEST {window}");
+    out += &set(&table(["PREFIX", "SOURCES", &busiest, "TOTAL"], &[1, 2, 3], rows));
+    if let Some(of) = proposal {
+        let over = match of.prefixes_over {
+            0 => format!("none of the {} prefixes wanted more", number(of.prefixes)),
+            over => format!("{} of the {} prefixes wanted more", number(over), number(of.prefixes)),
+        };
+        let why = match of.reason {
+            GroupReason::Gap => "it lies between the ordinary prefixes and those that stand apart",
+            GroupReason::TwiceP999 => "no prefix stands apart, so it is twice what 99.9% of them stay within",
+            GroupReason::TwiceMax => "no prefix stands apart, so it is twice what the busiest wanted",
+            GroupReason::Source => "ordinary prefixes want less than one source may, so it is the limit of one source",
+        };
+        out += &format!("\nProposal for prefixes: {}; {over}\n  Why: {why}\n", of.limit);
+    }
+    out
+}
+
+/// Formats the lists that contain any source: file, number of sources, and demand. `set` indents the table.
+pub(super) fn lists_seen(rows: impl ExactSizeIterator<Item = [String; 3]>, set: fn(&str) -> String) -> String {
+    if rows.len() == 0 {
+        return String::new();
+    }
+    format!("\nLists with sources that were seen:\n{}", set(&table(["LIST", "SOURCES", "WANTED"], &[1, 2], rows)))
 }
 
 /// Formats the window, as in "busiest 5m": `5m`.

@@ -273,10 +273,40 @@ fn a_list_says_until_when_by_whom_and_why() {
         omitted: Vec::new(),
         would_ban: Vec::new(),
     };
-    insta::assert_snapshot!(list(&report));
-    assert!(
-        list(&ratelimit_report::snapshot::ListReport { entries: vec![], ..report }).starts_with("Nothing is allowed")
+    insta::assert_snapshot!(list(&report, usize::MAX));
+    let none = ratelimit_report::snapshot::ListReport { entries: vec![], ..report };
+    assert!(list(&none, usize::MAX).starts_with("Nothing is allowed"));
+}
+
+#[test]
+fn a_list_fits_any_terminal_and_is_never_cut() {
+    let denied = listed(
+        r#"{"prefix":"2001:db8:1111:2222:3333:4444:5555:6666","state":"denied","until":"2026-01-01T14:00:00Z","by":"command","user":"root (alice)","reason":"it scans every port of this host and of its neighbours, day after day","since":"2026-01-01T10:00:00Z","decides":true}"#,
     );
+    let short = listed(
+        r#"{"prefix":"192.0.2.1","state":"exempt","until":null,"by":"safety","reason":"the default gateway","since":null,"decides":true}"#,
+    );
+    let time = "2026-01-01T10:00:00Z".parse().unwrap();
+    let report = ratelimit_report::snapshot::ListReport {
+        schema: 1,
+        time,
+        entries: vec![denied.clone(), short.clone()],
+        omitted: Vec::new(),
+        would_ban: vec![denied],
+    };
+    for width in (50..200).chain([usize::MAX]) {
+        let said = list(&report, width);
+        assert!(said.lines().all(|line| line.chars().count() <= width), "{width} columns\n{said}");
+        let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("it scans every port of this host and of its neighbours, day after day"), "{said}");
+        assert!(words.contains("the default gateway") && !said.contains('…'), "{said}");
+    }
+    assert_eq!(list(&report, usize::MAX).lines().count(), 6 + 1, "a line for each entry in a pipe");
+    let entries = vec![short];
+    let one = ratelimit_report::snapshot::ListReport { entries, would_ban: Vec::new(), ..report };
+    let expected =
+        [" PREFIX     STATE    UNTIL      BY      WHY", " 192.0.2.1  allowed  permanent  safety  the default gateway"];
+    assert_eq!(list(&one, 60).lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

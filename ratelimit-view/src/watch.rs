@@ -50,21 +50,22 @@ pub fn is_reader_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(INPUT_OUTPUT_ERROR)
 }
 
-/// Writes a snapshot every second, formatted by `render`. Ends without an error on Ctrl-C, SIGTERM and SIGHUP, and if
-/// the reader of a pipe or the terminal is gone.
+/// Writes a snapshot every second, formatted by `render`. `asked` returns the request for the next one. Ends without an
+/// error on Ctrl-C, SIGTERM and SIGHUP, and if the reader of a pipe or the terminal is gone.
 ///
 /// While the daemon does not answer, a terminal shows the last snapshot below a line that says so. For other outputs,
 /// `say` is called when the answers stop and when they return.
 pub async fn watch(
     client: &Client,
+    asked: impl Fn() -> Stats,
     screen: Screen,
     out: &mut impl Write,
     render: impl Fn(Option<&str>, &Snapshot) -> String,
     say: impl Fn(&str),
 ) -> Result<(), WatchError> {
-    let first = client.call(&Stats::now()).await?;
+    let first = client.call(&asked()).await?;
     if screen == Screen::Stream {
-        return follow(client, first, say, |shown| match shown {
+        return follow(client, asked, first, say, |shown| match shown {
             Shown::Reading(snapshot) => write!(out, "{}", render(None, snapshot)).and_then(|()| out.flush()),
             Shown::Gone { .. } => Ok(()),
         })
@@ -77,6 +78,7 @@ pub async fn watch(
     }
     follow(
         client,
+        asked,
         first,
         |_| (),
         |shown| {
@@ -103,6 +105,7 @@ enum Shown<'a> {
 
 async fn follow(
     client: &Client,
+    asked: impl Fn() -> Stats,
     mut last: Snapshot,
     say: impl Fn(&str),
     mut show: impl FnMut(Shown<'_>) -> io::Result<()>,
@@ -124,7 +127,7 @@ async fn follow(
             stopped = &mut interrupted => return Ok(stopped?),
             _ = terminated.recv() => return Ok(()),
             _ = hung_up.recv() => return Ok(()),
-            answer = async { ticks.tick().await; client.call(&Stats::now()).await } => answer,
+            answer = async { ticks.tick().await; client.call(&asked()).await } => answer,
         };
         is_read = match answer {
             Ok(snapshot) => {

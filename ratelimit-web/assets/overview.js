@@ -18,7 +18,7 @@ const BANS_MS = 4000;
 function sources(rows, caption) {
   const isDry = (/** @type {string} */ name) => seen.stats.rules.some((/** @type {any} */ rule) => rule.name === name && rule.mode !== 'enforce');
   return table(['Source', 'State', 'Rule', 'Used', 'Dropped', 'Would drop', 'Passes again'], [4, 5], rows.map((of) => [
-  link(of.source), [tag(of.state, of.reason), isDry(of.rule) && ' dry run'], of.rule,
+  link(of.source), [tag(of.state, of.reason, of.group), isDry(of.rule) && ' dry run'], of.rule,
   of.limit === undefined ? '–' : el('div', null, `${number(of.used)} of ${number(of.limit)} ${of.unit} in ${duration(of.window_seconds)}`, bar(of.used, of.limit, of.used >= of.limit)),
   of.limit === undefined ? '–' : number(of.dropped), of.limit === undefined ? '–' : number(of.would_drop), again(of)]), caption, rows.map((of) => `${of.rule} ${of.source}`));
 }

@@ -4,7 +4,7 @@
 import { api, seen } from './api.js';
 import { bar } from './chart.js';
 import { code, el, empty, fill, pairs, table } from './dom.js';
-import { counted, dropWords, duration, limitWords, modeWords, number, portWords } from './words.js';
+import { counted, dropWords, duration, limitWords, modeWords, number, portWords, usedOf } from './words.js';
 
 /** Rules that are unfolded, where there are no more. */
 const UNFOLDED_MAX = 4;
@@ -39,7 +39,10 @@ function rule(of, proposed, isOpen) {
     if (one.rule === of.name && one.verdict === 'drop' && one.packets) drops.set(one.reason, (drops.get(one.reason) ?? 0) + one.packets);
   }
   const why = [...drops].map(([reason, packets]) => `${number(packets)} ${dropWords(reason)}`).join(', ');
-  const rows = [['Admitted', counted(of.admitted, 'packet')], ['Not counted', counted(of.not_counted, 'packet')],
+  const used = usedOf(of.used);
+  const ofAll = used.map((one) => [one.unit[0].toUpperCase() + one.unit.slice(1), `${number(one.used)} in the last ${duration(one.window_seconds)}, from ${counted(one.sources, 'source')}`]);
+  const lead = used.length ? `${number(used[0].used)} ${used[0].unit} in ${duration(used[0].window_seconds)}, ` : '';
+  const rows = [...ofAll, ['Admitted', counted(of.admitted, 'packet')], ['Not counted', counted(of.not_counted, 'packet')],
     ['Dropped', counted(of.dropped, 'packet') + (why && `: ${why}`)], ['Would drop', counted(of.would_drop, 'packet')],
     ['Over limit', `${counted(of.sources_over_limit, 'source')} now`], ['Bans', `${number(of.banned)} now, ${number(of.bans)} begun`]];
   if (of.would_ban) rows.push(['Would ban', `${number(of.would_ban.bans)} since the start; ${counted(of.would_ban.sources, 'source')} would be banned now`]);
@@ -47,7 +50,7 @@ function rule(of, proposed, isOpen) {
   const isEnforced = of.mode === 'enforce';
   return el('details', { class: 'card rule', open: isOpen, 'data-key': `rule ${of.name}` },
     el('summary', null, el('h2', null, of.name), ' ', el('span', { class: `tag ${isEnforced ? 'good' : 'faint'}` }, modeWords(of.mode)), ' ',
-      el('span', { class: 'faint' }, `on ${portWords(of.ports)}; ${counted(of.admitted, 'packet')} admitted, ${number(isEnforced ? of.dropped : of.would_drop)} ${isEnforced ? 'dropped' : 'would be dropped'}`)),
+      el('span', { class: 'faint' }, `on ${portWords(of.ports)}; ${lead}${counted(of.admitted, 'packet')} admitted, ${number(isEnforced ? of.dropped : of.would_drop)} ${isEnforced ? 'dropped' : 'would be dropped'}`)),
     pairs(rows),
     of.limits.map((/** @type {any} */ limit, /** @type {number} */ i) => limitOf(limit, proposed?.limits[i])),
     (of.shadow_limits ?? []).map((/** @type {any} */ one) => [el('h3', null, `Shadow limit, never enforced: ${limitWords(one)}`),

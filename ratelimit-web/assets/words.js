@@ -5,7 +5,7 @@ import { el } from './dom.js';
 
 /** @typedef {{amount: number, window_seconds: number, unit: string, bucket_seconds: number, window: string}} Limit */
 /** @typedef {{source: string, rule: string, unit: string, used: number, limit: number, window_seconds: number, dropped: number,
- *   would_drop: number, state: string, reason: string, retry_after_seconds: number, never: boolean}} Top */
+ *   would_drop: number, state: string, reason: string, group?: string, retry_after_seconds: number, never: boolean}} Top */
 
 /** @param {number} of */
 export const number = (of) => Math.round(of).toLocaleString('en-US');
@@ -58,9 +58,13 @@ const DROPS = {
 /** @param {string} reason */
 export const dropWords = (reason) => DROPS[reason] ?? reason;
 
-/** @param {string} state @param {string} [reason] */
-export const tag = (state, reason) => el('span', { class: `tag ${['ok', 'exempt'].includes(state) ? 'good' : 'bad'}` },
-  reason === 'guard' ? 'over the guard' : STATES[state] ?? state);
+/** A group is given if only its limit refuses the source. @param {string} state @param {string} [reason] @param {string} [group] */
+export const tag = (state, reason, group) => el('span', { class: `tag ${['ok', 'exempt'].includes(state) ? 'good' : 'bad'}` },
+  group ? `over its group ${group}` : reason === 'guard' ? 'over the guard' : STATES[state] ?? state);
+
+/** Returns the use of each limit that does not count packets.
+ * @param {{unit: string, window_seconds: number, used: number, sources: number}[] | undefined} used */
+export const usedOf = (used) => (used ?? []).filter((of) => of.unit !== 'packets');
 
 /** @param {string} mode */
 export const modeWords = (mode) => (mode === 'enforce' ? 'enforced' : 'dry run');

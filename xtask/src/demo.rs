@@ -14,6 +14,7 @@ mod promises;
 mod table;
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -29,6 +30,9 @@ pub(crate) struct Options {
     /// How long each of the four phases takes, in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
     seconds: u32,
+    /// Write the tables to docs/demo.txt, which the README quotes
+    #[arg(long)]
+    write: bool,
     /// Run the part that needs root, with this binary; the demo starts it through sudo
     #[arg(long, value_name = "PATH", hide = true)]
     binary: Option<PathBuf>,
@@ -45,6 +49,8 @@ enum Server {
     Own,
 }
 
+/// Tables of the run that documents quote.
+const TABLES: &str = "docs/demo.txt";
 /// Limit in requests per minute. A phase is shorter than the window, so exactly this many requests are admitted.
 const LIMIT: u64 = 100;
 const LIMIT_TEXT: &str = "100/1m";
@@ -72,6 +78,7 @@ fn show_as_root(binary: &Path, options: &Options) -> Result<ExitCode> {
     let mut arguments = vec!["demo".to_owned(), "--binary".to_owned(), binary.display().to_string()];
     arguments.extend(["--server".to_owned(), server.get_name().to_owned()]);
     arguments.extend(["--seconds".to_owned(), options.seconds.to_string()]);
+    arguments.extend(options.write.then(|| "--write".to_owned()));
     let by_hand = format!("as root: {} {}", this.display(), arguments.join(" "));
     let sudo = workspace::program("sudo")
         .with_context(|| format!("network namespaces need root, and there is no sudo; {by_hand}"))?;
@@ -100,14 +107,21 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     }
     let traces = lab.traces();
     drop(lab);
-    print!("\n{}", table::of(&phases));
+    let tables = table::of(&phases);
+    print!("\n{tables}");
     let limiters: Vec<u32> = phases.iter().filter_map(|measured| measured.limiter).collect();
     let promises = promises::of(&phases, &before.left(&traces, &limiters)?);
     println!();
     for promise in &promises {
         println!("{promise}");
     }
-    Ok(if promises.iter().all(|promise| promise.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if !promises.iter().all(|promise| promise.holds) {
+        return Ok(ExitCode::FAILURE);
+    }
+    if options.write {
+        fs::write(workspace::root().join(TABLES), tables).with_context(|| format!("write {TABLES}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn introduce(lab: &Lab, seconds: u32) {

@@ -26,6 +26,11 @@ use build::Linkage;
 
 /// Version of all packages.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Addresses in all packages, from the workspace's Cargo.toml.
+const HOMEPAGE: &str = env!("CARGO_PKG_HOMEPAGE");
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+/// Host of placeholders (RFC 2606), which no real address has.
+const PLACEHOLDER: &str = "://example.org/";
 
 const SUMS: &str = "SHA256SUMS";
 
@@ -59,6 +64,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         println!("{}", made.display());
         return Ok(ExitCode::SUCCESS);
+    }
+    if [HOMEPAGE, REPOSITORY].iter().any(|address| address.contains(PLACEHOLDER)) {
+        eprintln!("dist: homepage or repository is still a placeholder: see docs/RELEASING.md before you publish");
     }
     let target_dir = out.join(".build");
     make(&out, &target_dir, epoch)?;

@@ -222,6 +222,7 @@ mod tests {
             "docs/ACCURACY.md",
             "docs/OPERATIONS.md",
             "docs/pictures/top.png",
+            "docs/ratelimitd.schema.json",
             "examples/site.toml",
             "examples/php/ratelimitd.php",
             "dist/grafana/ratelimitd.json",

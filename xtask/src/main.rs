@@ -4,6 +4,7 @@
 
 mod accuracy;
 mod bench;
+mod book;
 mod cargo;
 mod demo;
 mod dist;
@@ -15,6 +16,7 @@ mod layers;
 mod lint;
 mod markdown;
 mod packages;
+mod picture;
 mod pins;
 mod run;
 mod setup;
@@ -50,6 +52,10 @@ enum Command {
     Test(test::Options),
     /// Make the pictures in docs/pictures again, in a run of a few minutes
     Screenshots,
+    /// Record the moving picture in the README, in a run of a minute
+    Picture(picture::Options),
+    /// Build the documents as a book in target/book, and check its links
+    Book,
     /// Measure what the program costs a packet
     Bench(bench::Options),
     /// Collect the figures of docs/TESTING.md
@@ -75,6 +81,8 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Screenshots => test::screenshots::run(),
+        Command::Picture(options) => picture::run(&options),
+        Command::Book => book::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),

@@ -1,4 +1,4 @@
-//! Markdown tables for documents.
+//! Markdown of documents: tables and paths in links.
 
 /// Returns a table. Each column is as wide as its widest cell, at least three characters.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -14,6 +14,19 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
     let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
     format!("{}|{rule}\n{body}", line(head.to_vec()))
+}
+
+/// Returns the path of a link in a document of a directory. Both paths are relative to the same root.
+pub(crate) fn joined(directory: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts.join("/")
 }
 
 #[cfg(test)]

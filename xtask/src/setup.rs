@@ -6,6 +6,7 @@
 
 mod apt;
 pub(crate) mod axe;
+pub(crate) mod cast;
 mod compiler;
 pub(crate) mod cross;
 pub(crate) mod guest;
@@ -13,8 +14,10 @@ mod linker;
 pub(crate) mod linter;
 mod llvm;
 pub(crate) mod machine;
+pub(crate) mod mdbook;
 mod probe;
 mod programs;
+mod python;
 mod record;
 mod schemas;
 

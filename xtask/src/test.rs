@@ -4,6 +4,7 @@
 //! other kernels. A test that cannot run prints `skipped: NAME: REASON` and passes. If CI is set, a skipped test fails
 //! the run.
 
+mod book;
 mod cross;
 mod fleet;
 mod harness;
@@ -64,6 +65,8 @@ enum Tier {
     Privileged,
     /// The BPF program on other kernels, in qemu; all its tests only if this tier is named, otherwise a third
     Kernels,
+    /// The book of the documents, without a dead link
+    Book,
     /// The build for aarch64, and its refusal for a big-endian machine
     Cross,
     /// The BPF program and the daemon on aarch64, in qemu; only if this tier is named
@@ -108,6 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Tier::Models => tiers::models(filter)?,
             Tier::Privileged => tiers::privileged(filter)?,
             Tier::Kernels => kernels::kernels(filter, options.kernels())?,
+            Tier::Book => book::book(filter),
             Tier::Cross => cross::cross(filter),
             Tier::Aarch64 => kernels::aarch64::aarch64(filter)?,
             Tier::Systemd => systemd::systemd(filter, &wanted)?,

@@ -35,6 +35,9 @@ const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.
 const PARSER_LASTS: Duration = Duration::from_secs(3_600);
 
+/// Maximum time that a start waits for its logs to be opened. A file system that hangs takes longer.
+const OPENED_WITHIN: Duration = Duration::from_millis(500);
+
 /// Log to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -111,6 +114,8 @@ pub(super) struct Batch {
 pub(super) struct Reader {
     pub(super) wanted: Vec<Wanted>,
     batches: Receiver<Batch>,
+    /// Receives one message after each log was polled once.
+    opened: Receiver<()>,
     stop: SyncSender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -123,9 +128,17 @@ impl Reader {
     pub(super) fn start(wanted: Vec<Wanted>, positions: &BTreeMap<String, Position>) -> std::io::Result<Self> {
         let (sender, batches) = sync_channel(BATCHES_MAX);
         let (stop, stopped) = sync_channel(1);
+        let (open, opened) = sync_channel(1);
         let logs: Vec<_> = wanted.iter().map(|of| Log::new(of, positions.get(&of.log.to_string()).cloned())).collect();
-        let thread = Builder::new().name("access-log".into()).spawn(move || read_all(logs, &sender, &stopped))?;
-        Ok(Self { wanted, batches, stop, thread: Some(thread) })
+        let thread =
+            Builder::new().name("access-log".into()).spawn(move || read_all(logs, &sender, &open, &stopped))?;
+        Ok(Self { wanted, batches, opened, stop, thread: Some(thread) })
+    }
+
+    /// Waits until each log was polled once, at most [`OPENED_WITHIN`]. A new log is read from the end that it had at
+    /// its first poll.
+    pub(super) fn wait_until_opened(&self) {
+        let _late_or_gone = self.opened.recv_timeout(OPENED_WITHIN);
     }
 
     /// Returns the next batch, if any.
@@ -322,7 +335,7 @@ fn now_ns() -> u64 {
 
 /// Reads all logs until the daemon stops the thread or is gone, then sends the rest. Files are polled, and sockets
 /// are awaited.
-fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<()>) {
+fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, opened: &SyncSender<()>, stopped: &Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         let turn_ends = Instant::now() + IDLE;
         let mut is_busy = false;
@@ -335,6 +348,8 @@ fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, stopped: &Receiver<(
                 return;
             }
         }
+        // Only the first message fits.
+        let _full = opened.try_send(());
         while !is_busy && wait_for_sockets(&logs, turn_ends) {
             for log in logs.iter_mut().filter(|log| log.follower.socket().is_some()) {
                 is_busy |= log.gather();
@@ -407,5 +422,25 @@ mod tests {
         assert!(parts.iter().all(|part| part.requests.len() <= SOURCES_MAX));
         assert_eq!(parts.iter().map(|part| part.outcomes.malformed).sum::<u64>(), 7);
         assert_eq!(parts.iter().map(|part| part.is_at_end).collect::<Vec<_>>(), [false, false, true]);
+    }
+
+    #[test]
+    fn a_line_written_after_the_logs_were_opened_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("access.log");
+        std::fs::write(&path, "a line from before the start\n").unwrap();
+        for _ in 0..20 {
+            let counts = vec![Counted { condition: None, window_ns: 60_000_000_000 }];
+            let wanted = vec![Wanted { log: AccessLog::File(path.clone()), counts }];
+            let reader = Reader::start(wanted, &BTreeMap::new()).unwrap();
+            reader.wait_until_opened();
+            let time = Timestamp::now().strftime("%d/%b/%Y:%H:%M:%S +0000");
+            let line = format!("192.0.2.1 - - [{time}] \"GET / HTTP/1.1\" 200 3 \"-\" \"-\"\n");
+            std::io::Write::write_all(&mut std::fs::File::options().append(true).open(&path).unwrap(), line.as_bytes())
+                .unwrap();
+            let lines = std::iter::from_fn(|| reader.batches.recv_timeout(Duration::from_secs(2)).ok())
+                .map(|batch| batch.requests.iter().map(|(_, requests)| requests.lines).sum::<u64>());
+            assert_eq!(lines.take(10).find(|lines| *lines > 0), Some(1));
+        }
     }
 }

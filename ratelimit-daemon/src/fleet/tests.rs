@@ -28,7 +28,7 @@ fn joined(policy: &Policy) -> Joined {
         process: 1,
         name: "a".to_owned(),
         machine: 0,
-        version: "0.1.0".to_owned(),
+        version: "0.2.0".to_owned(),
         names: Names::without_secret("web").unwrap(),
         settings: Settings::default(),
         limits: shared.limits(),

@@ -223,9 +223,9 @@ fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
     assert_eq!(report.entries, []);
     let listed: Vec<_> = report.would_ban.iter().map(|of| (of.prefix.as_str(), of.decides)).collect();
     assert_eq!(listed, [("198.51.100.7", false)]);
-    let text = ratelimit_view::list(&report);
+    let text = ratelimit_view::list(&report, usize::MAX);
     assert!(text.contains("Dry run bans no source. These would be banned:"), "{text}");
-    let stats = site.engine.stats(moment.at, moment).unwrap();
+    let stats = site.engine.stats(&stats_at(moment), moment).unwrap();
     let of_rule = stats.rules[0].would_ban.unwrap();
     assert_eq!((of_rule.bans, of_rule.sources, stats.rules[0].bans), (1, 1, 0));
     assert_eq!(site.pass(200), [""; 0], "it is still over its limit, and would not be banned again for the same");

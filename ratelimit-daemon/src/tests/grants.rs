@@ -196,7 +196,8 @@ async fn texts_from_state_files_contain_no_terminal_controls() {
     assert_eq!(list.entries[0].user.as_deref(), Some("\u{fffd}[2Jroot\u{fffd}1m"));
     assert_eq!(list.entries[0].reason.as_deref(), Some("\u{fffd}]0;x\u{fffd}\u{fffd}\u{fffd}y"));
     assert_eq!(stats.hold.as_ref().map(|hold| hold.by.as_str()), Some("\u{fffd}[31mred"));
-    for said in [ratelimit_view::list(&list), ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS)] {
+    for said in [ratelimit_view::list(&list, usize::MAX), ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS)]
+    {
         assert!(
             said.chars().all(|c| c == '\n' || !c.is_control() && !ratelimit_policy::config::syntax::turns_text(c)),
             "{said:?}"

@@ -134,7 +134,7 @@ impl Watched {
 
     fn stats(&mut self) -> Arc<ratelimit_report::snapshot::Snapshot> {
         let moment = self.moment();
-        self.engine.stats(moment.at, moment).unwrap()
+        self.engine.stats(&stats_at(moment), moment).unwrap()
     }
 
     fn metric(&mut self, line: &str) -> bool {

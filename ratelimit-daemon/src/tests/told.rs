@@ -402,7 +402,7 @@ async fn a_history_that_cannot_be_written_is_said_and_leaves_the_daemon_healthy(
 #[test]
 fn stats_list_what_needs_attention_and_the_names_of_all_event_kinds() {
     let mut site = Site::of(Timestamp::now(), |_, _| {});
-    let stats = |site: &mut Site| site.engine.stats(site.moment().at, site.moment()).unwrap();
+    let stats = |site: &mut Site| site.engine.stats(&stats_at(site.moment()), site.moment()).unwrap();
     assert_eq!(stats(&mut site).attention, [""; 0]);
     site.kernel.remove("eth0");
     site.pass(3);

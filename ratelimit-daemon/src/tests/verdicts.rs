@@ -101,12 +101,12 @@ async fn a_list_shows_where_its_entries_come_from_and_is_bounded() {
     let path = site.directory.path().join("bad.txt").display().to_string();
     assert_eq!((of.list.as_deref(), of.file.as_deref(), of.line), (Some("bad"), Some(path.as_str()), Some(2)));
     assert_eq!((of.comment.as_deref(), of.reason), (Some("a Scanner"), None));
-    let said = ratelimit_view::list(&all);
+    let said = ratelimit_view::list(&all, usize::MAX);
     assert!(said.contains("list bad line 1: SBL1\n") && said.contains("other.txt line 1\n"), "{said}");
     let some = list(&mut site, &ListFilter { reason: Some("SCANNER".into()), ..ListFilter::default() });
     assert_eq!(some.entries.len(), 1);
     let few = list(&mut site, &ListFilter { most: Some(1), ..ListFilter::default() });
-    let said = ratelimit_view::list(&few);
+    let said = ratelimit_view::list(&few, usize::MAX);
     assert!(said.ends_with("\nlist bad: 2 more; `ratelimitd list --all` shows them\n"), "{said}");
 }
 

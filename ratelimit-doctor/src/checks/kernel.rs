@@ -1,14 +1,19 @@
 //! Checks of the running kernel: tries what the program needs.
 
-use ratelimit_policy::config::{Config, amount};
+use ratelimit_policy::config::{Config, HookChoice, amount};
 use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words, prefixes_memory};
 
 use super::AS_ROOT;
+use super::features::{SINCE_ALL, TCX_SINCE, feature_named};
 use crate::facts::{BpfFs, Kernel, Known, Machine, Program};
 use crate::finding::{Finding, Subject};
 
 const ABOUT: &str = "kernel";
 const BPFFS: &str = "BPF file system";
+
+/// Consequence of a missing feature, with the commands that still work.
+const STILL_WORKS: &str =
+    "no limit can be enforced here; `replay`, `suggest --from`, `check-config` and `lists check` still work";
 
 /// Ratio of possible to online processors from which on it is reported.
 const POSSIBLE_TO_ONLINE: u32 = 4;
@@ -20,6 +25,7 @@ pub(crate) fn all(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Ve
     [
         one(capabilities(of)),
         features(of),
+        one(tcx(of, machine, config)),
         one(program(of)),
         one(type_information(of)),
         one(jit(of)),
@@ -46,7 +52,11 @@ fn capabilities(of: &Kernel) -> Finding {
 }
 
 fn features(of: &Kernel) -> Vec<Finding> {
-    let subject = Subject::new(ABOUT, "kernel.features", "the program needs every one of them");
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.features",
+        "the program needs every one of them; a distribution may add them to an older kernel",
+    );
     let names = |wanted: fn(&Known<bool>) -> bool| {
         let names: Vec<&str> =
             of.features.iter().filter(|of| wanted(&of.is_there)).map(|feature| feature.name.as_str()).collect();
@@ -59,9 +69,11 @@ fn features(of: &Kernel) -> Vec<Finding> {
         findings.push(subject.ok(format!("Linux {}: {there} features were tried and are there", of.release)));
     }
     for name in missing {
+        let (since, purpose) =
+            feature_named(name).map_or((SINCE_ALL, String::new()), |of| (of.since, format!(", for {}", of.purpose)));
         findings.push(subject.problem(
-            format!("Linux {} lacks {name}", of.release),
-            "boot a newer kernel, Linux 6.1 or later, with CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT",
+            format!("Linux {} lacks {name}{purpose}: {STILL_WORKS}", of.release),
+            of.distribution.kernel_with(since),
         ));
     }
     if let Some(first) = of.features.iter().find_map(|of| of.is_there.as_ref().err()) {
@@ -69,6 +81,28 @@ fn features(of: &Kernel) -> Vec<Finding> {
         findings.push(subject.unknown(seen, AS_ROOT));
     }
     findings
+}
+
+/// Checks for TCX, which the program uses if XDP is not possible. Everything else works without TCX.
+fn tcx(of: &Kernel, machine: &Machine, config: Option<&Config>) -> Finding {
+    let subject = Subject::new(
+        ABOUT,
+        "kernel.tcx",
+        "at TCX the filter runs beside another XDP program, and on interfaces without an Ethernet header",
+    );
+    let how = of.distribution.kernel_with(TCX_SINCE);
+    match config.map(|config| config.hook) {
+        _ if machine.has_tcx => subject.ok("TCX is there"),
+        Some(HookChoice::Tcx) => subject.problem(
+            format!("Linux {} lacks TCX, which hook = \"tcx\" needs; the filter can only run at XDP", of.release),
+            format!("write hook = \"auto\" into the configuration; or {how}"),
+        ),
+        Some(HookChoice::Auto | HookChoice::Xdp) | None => subject.ok(format!(
+            "Linux {} lacks TCX: the filter runs at XDP, and only on Ethernet interfaces without another XDP program. To \
+             get TCX: {how}",
+            of.release
+        )),
+    }
 }
 
 fn connections(of: &Kernel) -> Finding {
@@ -81,7 +115,7 @@ fn connections(of: &Kernel) -> Finding {
     match &of.ends_connections {
         Ok(true) => subject.ok("the kernel closes connections on request"),
         Ok(false) => subject.warning(
-            "the kernel was built without INET_DIAG_DESTROY, and closes no connections",
+            "the kernel was built without INET_DIAG_DESTROY, and closes no connections; all else works",
             "boot a kernel with CONFIG_INET_DIAG_DESTROY=y, or do without `--kill` and `block_kill`",
         ),
         Err(why) => subject.unknown(format!("cannot try whether the kernel closes connections: {why}"), AS_ROOT),
@@ -113,7 +147,7 @@ fn type_information(of: &Kernel) -> Finding {
     match &of.type_information {
         Ok(()) => subject.ok("type information (BTF) is there"),
         Err(why) => subject.warning(
-            format!("type information (BTF) cannot be used: {why}"),
+            format!("type information (BTF) cannot be used: {why}; limits are still enforced"),
             "boot a kernel with CONFIG_DEBUG_INFO_BTF, as the distributions' are",
         ),
     }

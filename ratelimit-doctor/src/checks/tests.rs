@@ -14,9 +14,11 @@ use ratelimit_report::snapshot::TopTalker;
 
 use super::examine;
 use super::service::SHIPPED;
+use crate::distribution::Distribution;
 use crate::facts::*;
 use crate::finding::{Finding, State};
 
+mod kernels;
 mod logs;
 
 fn device() -> Device {
@@ -49,6 +51,7 @@ fn healthy() -> Facts {
     Facts {
         kernel: Kernel {
             release: "6.12.0".into(),
+            distribution: Distribution::default(),
             features: vec![Feature { name: "map LRU hash".into(), is_there: Ok(true) }],
             program: Program::Taken { instructions: Some(400_000), is_jited: None, took: Duration::from_millis(300) },
             type_information: Ok(()),

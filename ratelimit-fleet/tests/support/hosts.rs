@@ -86,7 +86,7 @@ impl Host {
             process: now().0,
             name: format!("host {id}"),
             machine: u64::from(id.0[0]),
-            version: "0.1.0".to_owned(),
+            version: "0.2.0".to_owned(),
             names: Names::new(name, &[secret; 32]).unwrap(),
             settings: Settings { hosts, ..Settings::default() },
             limits: vec![limit()],

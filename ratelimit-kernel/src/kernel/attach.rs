@@ -445,6 +445,6 @@ impl Kernel {
 fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
     FdLink::try_from(link).map_err(|_| DatapathError::Unsupported {
         what: "attach with a BPF link".into(),
-        why: "Linux 5.18 or later is needed".into(),
+        why: "the kernel lacks BPF links on XDP: `ratelimitd doctor` names the package that brings them".into(),
     })
 }

@@ -85,12 +85,12 @@ pub fn is_there() -> bool {
 
 /// Returns the error that this kernel has no TCX.
 pub(super) fn missing(interface: &str) -> DatapathError {
-    let running = nix::sys::utsname::uname().map(|of| of.release().to_string_lossy().into_owned());
+    let running = nix::sys::utsname::uname().map(|of| format!("Linux {}", of.release().to_string_lossy()));
     DatapathError::Unsupported {
         what: format!("attach to {interface} by TCX"),
         why: format!(
-            "it needs Linux 6.6 or later, and this is {}; if XDP is free there, use `--hook xdp`",
-            running.unwrap_or_else(|_| "an earlier one".to_owned())
+            "{} lacks TCX, which mainline has since Linux 6.6; if XDP is free there, use `--hook xdp`",
+            running.unwrap_or_else(|_| "the kernel".to_owned())
         ),
     }
 }

@@ -441,6 +441,8 @@ pub const HISTORY: &[Key] = &[
 
 mod fleet;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod tests;
 
 pub use fleet::FLEET;

@@ -1,7 +1,7 @@
 //! Observation of one limit over all its sources. Memory is bounded by the number of sources; sources beyond the bound
 //! are counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
@@ -10,6 +10,7 @@ use ratelimit_common::window::{BURST_ANY, CELLS, Cell};
 use super::Weight;
 use super::once::{NAMED, Once};
 use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
+use crate::busy::{Busy, Prefixes};
 use ratelimit_datapath::{SourceReading, Whose};
 use ratelimit_policy::desired::Limit;
 
@@ -69,6 +70,8 @@ pub(super) struct Observation {
     not_observed: u64,
     not_observed_in_round: u64,
     totals: Totals,
+    /// Demand of the prefixes of the sources.
+    prefixes: Prefixes,
     weight: Weight,
     shared: Vec<(usize, Weight)>,
 }
@@ -78,6 +81,7 @@ impl Observation {
         Self {
             limit,
             shape: shape(&limit),
+            prefixes: Prefixes::new(&limit),
             rule: 0,
             is_logged: false,
             since: now,
@@ -183,6 +187,7 @@ impl Observation {
         // Refusals of the other window may repeat demand that this window already counted.
         if whose != reading.whose() {
             seen.look(self.shape, &reading.window.cells, None, ahead_max(self.current), &mut self.totals);
+            self.add_to_prefix(&reading.prefix);
             return 0;
         }
         let more = match count.checked_sub(seen.refused) {
@@ -200,7 +205,15 @@ impl Observation {
             Refused { amount: if is_known { 0 } else { self.weight.amount(fresh, refused_bytes) }, bucket }
         });
         seen.look(self.shape, &reading.window.cells, refused, ahead_max(self.current), &mut self.totals);
+        self.add_to_prefix(&reading.prefix);
         fresh
+    }
+
+    /// Adds the new demand of a source to its prefix.
+    fn add_to_prefix(&mut self, source: &IpNet) {
+        for (bucket, amount) in self.totals.grown.drain(..) {
+            self.prefixes.add(source, bucket, amount);
+        }
     }
 
     /// Adds refusals by another limit of the rule that decided before this limit was checked.
@@ -208,11 +221,13 @@ impl Observation {
         let Some(at) = self.index.get(&self.whose(source)) else { return };
         let seen = &mut self.seen[*at as usize];
         seen.add(self.shape, Refused { amount, bucket: self.current }, &mut self.totals);
+        self.add_to_prefix(&source.0);
     }
 
     pub(super) fn finish(&mut self) {
         self.rounds += 1;
         self.not_observed = self.not_observed.max(self.not_observed_in_round);
+        self.prefixes.end_round();
         self.part_with_those_that_came_once();
     }
 
@@ -293,11 +308,20 @@ impl Observation {
         peaks.into_iter().collect()
     }
 
+    /// Returns the busiest prefixes, a limit for them that is not below `limit`, and a note if there is no such limit.
+    pub(super) fn busy(&self, limit: &Limit) -> (Busy, Option<String>) {
+        // A source has two windows.
+        let sources: BTreeSet<&IpNet> = self.index.keys().map(|(source, _)| source).collect();
+        let busy = self.prefixes.busy(limit, sources);
+        let note = self.prefixes.note(&busy);
+        (busy, note)
+    }
+
     pub(super) fn bytes(&self) -> usize {
         // hashbrown stores an entry and one control byte per slot.
         let places = self.index.capacity() * 8 / 7 * (size_of::<(Whose, u32)>() + 1);
         let trials: usize = self.seen.iter().map(ObservedSource::trial_bytes).sum();
-        places + self.seen.capacity() * size_of::<ObservedSource>() + trials
+        places + self.seen.capacity() * size_of::<ObservedSource>() + trials + self.prefixes.bytes()
     }
 }
 

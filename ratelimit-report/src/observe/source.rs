@@ -28,6 +28,8 @@ pub(super) struct Totals {
     pub(super) blocked: Vec<Blocked>,
     /// Demand of all sources since counting of the candidates began, in the limit's unit.
     pub(super) demand: u64,
+    /// New demand of the visited source, by bucket. The caller takes it after each visit.
+    pub(super) grown: Vec<(BucketIndex, u64)>,
 }
 
 /// Sources and demand that one candidate would have blocked.
@@ -42,7 +44,7 @@ pub(super) struct Blocked {
 impl Totals {
     /// Creates totals for these candidate amounts, with nothing blocked yet.
     pub(super) fn new(amounts: Vec<u64>) -> Self {
-        Self { blocked: vec![Blocked::default(); amounts.len()], amounts, demand: 0 }
+        Self { blocked: vec![Blocked::default(); amounts.len()], amounts, demand: 0, grown: Vec::new() }
     }
 }
 
@@ -212,6 +214,7 @@ impl ObservedSource {
         }
         self.demand.set(bucket, demand);
         totals.demand = totals.demand.saturating_add(demand - before);
+        totals.grown.push((bucket, demand - before));
         let window = self.demand.before(bucket, shape.full_buckets).saturating_add(demand);
         self.peak = self.peak.max(window);
         let exceeded = if demand > shape.burst {

@@ -15,12 +15,16 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::EvidenceNeeds;
 use ratelimit_common::window::amount_max;
 
+use crate::busy::Prefixes;
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
 use ratelimit_policy::desired::{Limit, Mode, Per, Policy, Ports, Rule};
 
 /// Maximum number of sources that are judged. Traffic of further sources is only counted.
 // 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
 pub(super) const SOURCES_MAX: usize = 1 << 20;
+
+/// Number of charges between two reductions of the counted prefixes.
+const BOUNDED_EVERY: u32 = 1 << 15;
 
 /// Result of one source under one limit.
 #[derive(Clone, Copy, Default)]
@@ -51,6 +55,10 @@ pub(super) struct Judge {
     windows: Sources,
     sources_max: usize,
     pub(super) sources: HashMap<IpNet, Judged>,
+    /// Demand of the prefixes under each limit, in the order of the limits. Empty for limits of groups.
+    prefixes: Vec<Prefixes>,
+    /// Number of charges since `prefixes` was last reduced.
+    unbounded: u32,
     /// Number of packets or requests from sources without room in `sources`.
     pub(super) unplaced: u64,
 }
@@ -61,6 +69,7 @@ impl Judge {
         let mut rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
         // The kernel program has per-source limits first.
         rule.limits.sort_by_key(|limit| limit.per != Per::Source);
+        let prefixes = rule.limits.iter().map(Prefixes::new).collect();
         let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
         // Recorded traffic cannot verify its source, so a source's traffic counts as one.
         let rule = layout::Rule { evidence: EvidenceNeeds::default(), ..*rules.rule(0) };
@@ -71,6 +80,8 @@ impl Judge {
             windows: Sources::default(),
             sources_max: SOURCES_MAX,
             sources: HashMap::new(),
+            prefixes,
+            unbounded: 0,
             unplaced: 0,
         })
     }
@@ -102,6 +113,11 @@ impl Judge {
     /// Returns the window of a source under a limit.
     pub(super) fn window(&self, client: IpNet, limit: &Limit) -> Option<&layout::Source> {
         self.windows.windows.get(&(client, limit.slot))
+    }
+
+    /// Returns the demand of the prefixes under the limit with this position.
+    pub(super) fn prefixes(&self, at: usize) -> &Prefixes {
+        &self.prefixes[at]
     }
 
     pub(super) fn ports(&self) -> &Ports {
@@ -176,6 +192,18 @@ impl Judge {
                 .or_insert_with(|| Judged { counted: 0, limits: vec![Fared::default(); limits.len()] }),
         };
         fared.counted += u64::from(!counts_nowhere);
+        let held_limits = &self.rules.policy().rules[0].limits;
+        for ((limit, of), prefixes) in limits.iter().zip(held_limits).zip(&mut self.prefixes) {
+            let amount = charges.of(limit).0;
+            if of.per == Per::Source && amount > 0 {
+                prefixes.add(&client, now.bucket(of.bucket_ns), amount);
+            }
+        }
+        self.unbounded += 1;
+        if self.unbounded == BOUNDED_EVERY {
+            self.unbounded = 0;
+            self.prefixes.iter_mut().for_each(Prefixes::end_round);
+        }
         let held = self.windows.hold(client, &self.rule, charges, now);
         let is_admitted = held.reason.action() == Action::Pass;
         for (position, (limit, fared)) in limits.iter().zip(&mut fared.limits).enumerate() {

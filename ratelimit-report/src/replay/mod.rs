@@ -29,7 +29,7 @@ mod report;
 pub use self::input::{Asked, InputError, Ports, read, suggest};
 pub use self::log::Clock;
 pub use self::observing::Suggested;
-pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, ListLimited, PrefixLimited, Report};
+pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, ListBusy, ListLimited, PrefixLimited, Report};
 
 use self::fared::Judge;
 use self::observing::Observing;

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::Read;
 use super::fared::{Fared, Judge};
 use super::{order, proxies};
+use crate::busy::{BusyPrefix, GroupProposal};
 use crate::origins::{self, Sum};
-use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
+use crate::snapshot::{Counting, Limit, SCHEMA, source_key, source_text, timestamp};
 use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::desired;
 
@@ -111,6 +112,27 @@ pub struct LimitReport {
     /// Given list files that contain limited sources, worst first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListLimited>,
+    /// Prefixes, IPv4 /24 and IPv6 /48, with several sources, whether or not one is over the limit. Sorted by their
+    /// busiest windows, largest first. Empty for a limit of groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub busiest_prefixes: Vec<BusyPrefix>,
+    /// Proposed limit for each such prefix; none if too few were seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_proposal: Option<GroupProposal>,
+    /// Given list files that contain any sources. Sorted by demand, largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub busiest_lists: Vec<ListBusy>,
+}
+
+/// List file that contains sources with any demand.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct ListBusy {
+    /// Path of the file.
+    pub file: String,
+    /// Number of sources in the list.
+    pub sources: u64,
+    /// Amount that these sources wanted, admitted or not, in the limit's unit.
+    pub wanted: u64,
 }
 
 /// Prefix with several limited sources.
@@ -281,8 +303,16 @@ impl LimitReport {
         let refused: Vec<(IpNet, u64)> =
             fared().filter(|(_, of)| of.span.is_some()).map(|(client, of)| (*client, of.refused)).collect();
         let prefixes = origins::prefixes(limit.per, &refused).into_iter();
+        let wanted: Vec<(IpNet, u64)> = fared()
+            .map(|(client, of)| (*client, of.admitted.saturating_add(of.refused)))
+            .filter(|(_, wanted)| *wanted > 0)
+            .collect();
+        let busy = judge.prefixes(at).busy(limit, wanted.iter().map(|(client, _)| client));
+        let busiest_lists = origins::lists(lists, &wanted).into_iter();
         let lists = origins::lists(lists, &refused).into_iter();
-        limited.sort_by(|one, other| other.refused.cmp(&one.refused).then_with(|| one.source.cmp(&other.source)));
+        limited.sort_by(|one, other| {
+            other.refused.cmp(&one.refused).then_with(|| source_key(&one.source).cmp(&source_key(&other.source)))
+        });
         Self {
             limit: limit.into(),
             admitted: fared().map(|(_, fared)| fared.admitted).sum(),
@@ -301,6 +331,15 @@ impl LimitReport {
                     file: list.path.display().to_string(),
                     sources,
                     refused: amount,
+                })
+                .collect(),
+            busiest_prefixes: busy.prefixes,
+            group_proposal: busy.proposal,
+            busiest_lists: busiest_lists
+                .map(|(list, Sum { sources, amount })| ListBusy {
+                    file: list.path.display().to_string(),
+                    sources,
+                    wanted: amount,
                 })
                 .collect(),
         }

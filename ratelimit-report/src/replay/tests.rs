@@ -15,6 +15,7 @@ use super::*;
 use crate::fixture::{MINUTE_NS, limit, policy};
 use ratelimit_policy::desired::{QuicPorts, Unparsable, WindowForm};
 
+mod busy;
 mod conditions;
 mod groups;
 mod order;

@@ -64,7 +64,10 @@ pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use refused::{RefusedBy, RefusedNow};
-pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked, source_text};
+pub use sources::{
+    Blocked, ByFamily, Census, LimitUse, Shadowed, State, TOP_DEFAULT, TOP_MAX, TopSource, Tracked, source_key,
+    source_text,
+};
 pub use suggest::{
     Candidate, LimitSuggestion, ListOver, Observation, Paste, PrefixOver, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
@@ -285,6 +288,9 @@ pub struct Rule {
     pub ports: String,
     /// Limits of the rule, all of which apply.
     pub limits: Vec<Limit>,
+    /// Amounts that all sources have used of each per-source limit in its window, in the limits' order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub used: Vec<LimitUse>,
     /// Packets that were counted and were within every limit.
     pub admitted: u64,
     /// Packets dropped, for any reason.
@@ -343,6 +349,9 @@ pub struct Sources {
     pub tracked_by_family: ByFamily,
     /// Maximum number of tracked sources of each family.
     pub capacity: u64,
+    /// Lower bound on the number of sources that have used a per-source limit in its window. `top` lists some of them.
+    #[serde(default)]
+    pub in_use: u64,
     /// Number of sources that are banned now.
     pub banned: u64,
     /// Packets of untracked sources: sampled out, over a rule's budget of new sources, or without room in the map.

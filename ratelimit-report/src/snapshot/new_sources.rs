@@ -64,6 +64,7 @@ pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(
         tracked: tracked.sources,
         tracked_by_family: tracked.by_family,
         capacity: reading.sources_capacity,
+        in_use: tracked.in_use,
         banned: 0,
         not_admitted: not_admitted.into_iter().fold(0, u64::saturating_add),
         insertions: sum(|cpu| cpu.insertions),

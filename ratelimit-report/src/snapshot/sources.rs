@@ -1,7 +1,8 @@
 //! Sums over all sources, in memory that does not grow with their number. Pure.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{Source, Unit as Counted};
@@ -10,7 +11,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::decision::{Decision, Known};
+use super::decision::{Decider, Decision, Known};
 use super::groups::{GroupCensus, GroupWindow};
 use super::{Unit, seconds};
 use ratelimit_datapath::{Ban, SourceReading};
@@ -18,6 +19,9 @@ use ratelimit_policy::desired::{self, Grant, Limit, Per, Policy, Refuse, WindowF
 
 /// Default number of sources in `top`.
 pub const TOP_DEFAULT: usize = 20;
+
+/// Maximum number of sources in `top`, for `stats --all`. // 10 000 x 600 B of JSON = 6 MB
+pub const TOP_MAX: usize = 10_000;
 
 /// State of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +88,10 @@ pub struct TopSource {
     /// Counter label of the reason, as if the rule were enforced. It distinguishes the guard from a limit.
     #[serde(default)]
     pub reason: String,
+    /// Group that is over its limit, so that the source is refused although it is within its own limits: a prefix, or
+    /// `list NAME`. `used` and `limit` are then those of the source's own limit. None if no group refuses the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Seconds until the source is within every limit, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// True if no wait is long enough, see [`super::CheckLimit::never`].
@@ -92,12 +100,16 @@ pub struct TopSource {
 }
 
 /// Sums over the tracked sources.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracked {
     /// Number of tracked sources, see [`super::Sources::tracked`].
     pub sources: u64,
     /// Number of tracked sources by address family.
     pub by_family: ByFamily,
+    /// Lower bound on the number of sources that have used a per-source limit in its window.
+    pub in_use: u64,
+    /// Amounts that all sources have used of each per-source limit, by rule and in the rule's order.
+    pub used: Vec<Vec<LimitUse>>,
     /// Number of sources over a limit, by rule.
     pub over_limit: Vec<u64>,
     /// Would-be refusals of each shadow limit, by rule and in the rule's order.
@@ -106,6 +118,19 @@ pub struct Tracked {
     pub leaders: Vec<IpNet>,
     /// Groups nearest to or over a limit, worst first.
     pub groups: Vec<GroupWindow>,
+}
+
+/// Amount that all sources have used of one per-source limit in its window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitUse {
+    /// Unit of the limit and of `used`.
+    pub unit: Unit,
+    /// Length of the limit's window.
+    pub window_seconds: f64,
+    /// Amount admitted by this host, summed over the tracked sources.
+    pub used: u64,
+    /// Lower bound on the number of sources that have used the limit.
+    pub sources: u64,
 }
 
 /// Number of sources by address family.
@@ -171,6 +196,10 @@ struct LimitCensus {
     limit: Limit,
     /// Number of windows of unverified and of verified traffic. A source may have both.
     windows: [ByFamily; 2],
+    /// Amount used, and number of sources that have used any, by window like `windows`.
+    used: [(u64, u64); 2],
+    /// True if log lines charge the limit. Each line charges both windows of a source.
+    is_logged: bool,
     over: u64,
 }
 
@@ -217,6 +246,8 @@ impl Census {
                 refuse: of.refuse,
                 limit,
                 windows: [ByFamily::default(); 2],
+                used: [(0, 0); 2],
+                is_logged: !of.access_logs.is_empty() && limit.is_logged(),
                 over: 0,
             };
             of.limits.iter().filter(|limit| limit.per == Per::Source).map(census)
@@ -256,8 +287,11 @@ impl Census {
         let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
             of.windows[usize::from(reading.is_verified)].add_one_of(&reading.prefix);
-            let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
+            let Level { used, elsewhere, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
+            let (amount, sources) = &mut of.used[usize::from(reading.is_verified)];
+            *amount = amount.saturating_add(used.saturating_sub(elsewhere));
+            *sources += u64::from(used > 0 || over);
             let refused = if over { reading.window.refused.count() } else { 0 };
             let rank = Rank { over, refused, fill: fill(used, of.limit.amount), source: Reverse(reading.prefix) };
             if used == 0 && !over {
@@ -279,9 +313,14 @@ impl Census {
         for of in &self.limits {
             over_limit[of.rule] = over_limit[of.rule].max(of.over);
         }
+        let mut used = vec![Vec::new(); self.rules];
+        for of in &self.limits {
+            used[of.rule].push(of.in_window());
+        }
         let mut leaders: Vec<IpNet> = Vec::new();
+        let mut is_leader: HashSet<IpNet> = HashSet::new();
         for Reverse(rank) in self.worst.into_sorted_vec() {
-            if leaders.len() < self.top_max && !leaders.contains(&rank.source.0) {
+            if leaders.len() < self.top_max && is_leader.insert(rank.source.0) {
                 leaders.push(rank.source.0);
             }
         }
@@ -289,10 +328,26 @@ impl Census {
         Tracked {
             sources: windows().map(ByFamily::sum).max().unwrap_or(0),
             by_family: windows().fold(ByFamily::default(), ByFamily::most),
+            in_use: used.iter().flatten().map(|of: &LimitUse| of.sources).max().unwrap_or(0),
+            used,
             over_limit,
             shadows: self.shadows,
             leaders,
             groups: self.groups.finish(),
+        }
+    }
+}
+
+impl LimitCensus {
+    /// Returns the amount that all sources have used.
+    fn in_window(&self) -> LimitUse {
+        let [(unverified, some), (verified, others)] = self.used;
+        let used = if self.is_logged { unverified.max(verified) } else { unverified.saturating_add(verified) };
+        LimitUse {
+            unit: self.limit.unit.into(),
+            window_seconds: seconds(self.limit.window_ns),
+            used,
+            sources: some.max(others),
         }
     }
 }
@@ -372,7 +427,6 @@ impl TopSource {
         let counts = |of: &Decision<'_>| {
             of.ban.is_some() || of.limits.iter().flat_map(|(_, windows)| windows).any(|window| window.is_known)
         };
-        // Refusals by a group are listed under the group.
         let decisions: Vec<Decision<'_>> = decisions.map(Decision::of_source).filter(counts).collect();
         let all = decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of, *limit, windows)));
         let all: Vec<_> = all.flat_map(|(of, limit, windows)| windows.iter().map(move |at| (of, limit, at))).collect();
@@ -382,8 +436,12 @@ impl TopSource {
             let standing = &window.standing;
             (of.found() == Reason::Banned, standing.over, standing.retry, fill(standing.used, limit.amount))
         })?;
-        let reason = nearest.found();
+        let own = nearest.found();
+        // A group may refuse a source that is within its own limits.
+        let refusing = if own == Reason::WithinLimit { GroupRefusal::of(&known, source) } else { None };
+        let reason = refusing.as_ref().map_or(own, |of| of.reason);
         let retry = decisions.iter().map(Decision::retry).max().unwrap_or_default();
+        let retry = refusing.as_ref().map_or(retry, |of| of.retry.max(retry));
         let refused: u64 = seen().fold(0, |sum, (_, _, window)| window.standing.refused.saturating_add(sum));
         let rule = nearest.rule;
         let (dropped, would_drop) = match rule.mode {
@@ -401,19 +459,45 @@ impl TopSource {
             would_drop,
             state: State::of(reason),
             reason: reason.label().to_owned(),
+            group: refusing.map(|of| of.group),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
         })
     }
 
     /// Sorts sources in the order of `top`: over a limit first, then by refused packets, then by fill of the window.
+    /// Equal sources are sorted by address.
     pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
         sources.sort_by_cached_key(|of| {
             let over = matches!(of.state, State::OverLimit | State::Banned | State::Denied);
             let refused = if over { of.dropped.saturating_add(of.would_drop) } else { 0 };
-            Reverse((over, refused, fill(of.used, of.limit), Reverse(of.source.clone())))
+            Reverse((over, refused, fill(of.used, of.limit), Reverse(source_key(&of.source))))
         });
         sources
+    }
+}
+
+/// Refusal of a source by a group that contains it.
+struct GroupRefusal {
+    /// Prefix of the group, or `list NAME`.
+    group: String,
+    reason: Reason,
+    retry: Retry,
+}
+
+impl GroupRefusal {
+    /// Returns the first rule's refusal by a group limit or a group's guard.
+    fn of(known: &Known<'_>, source: IpNet) -> Option<Self> {
+        let has_groups = |rule: &desired::Rule| rule.limits.iter().any(|limit| limit.per != Per::Source);
+        let rules = known.policy.rules.iter().enumerate().filter(|(_, rule)| has_groups(rule));
+        rules.map(|(at, rule)| known.decision(at, rule, source)).find_map(|of| {
+            let group = match of.cause() {
+                Decider::OverLimit(_, window) => window.group.as_ref()?,
+                Decider::Guard(guard) => guard.group.as_ref()?,
+                Decider::Exempt(_) | Decider::Denied(_) | Decider::Banned(_) | Decider::Within => return None,
+            };
+            Some(Self { group: group.to_string(), reason: of.found(), retry: of.retry() })
+        })
     }
 }
 
@@ -542,6 +626,12 @@ impl Retry {
 /// Returns the source in JSON notation: an address, or a prefix if it is shorter.
 pub fn source_text(source: IpNet) -> String {
     if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
+}
+
+/// Returns the sort key of a source in JSON notation: its address, then its text if that is no address.
+pub fn source_key(source: &str) -> (Option<IpNet>, String) {
+    let prefix = source.parse::<IpNet>().or_else(|_| source.parse::<IpAddr>().map(IpNet::from));
+    (prefix.ok(), source.to_owned())
 }
 
 fn until(bucket: BucketIndex, bucket_ns: u64, now: Nanos) -> u64 {

@@ -9,6 +9,7 @@ use ratelimit_common::window::amount_max;
 use serde::{Deserialize, Serialize};
 
 use super::{Limit, Mode, SCHEMA, seconds, timestamp};
+use crate::busy::{BusyPrefix, GroupProposal};
 use crate::observe::{self, Distribution as BusiestWindow, Gap, Observed, Observer, SOURCES_MIN};
 use crate::origins::{self, Sum};
 use ratelimit_policy::config::lists::ListFile;
@@ -71,6 +72,16 @@ pub struct LimitSuggestion {
     /// largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListOver>,
+    /// Prefixes, IPv4 /24 and IPv6 /48, with several sources, whether or not one is over a limit. Sorted by their
+    /// busiest windows, largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub busiest_prefixes: Vec<BusyPrefix>,
+    /// Proposed limit for each such prefix; none if too little is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_proposal: Option<GroupProposal>,
+    /// List files that contain any observed sources. Sorted by demand, largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub busiest_lists: Vec<ListOver>,
     /// Caveats about these numbers, one clause each.
     pub notes: Vec<String>,
 }
@@ -86,12 +97,12 @@ pub struct PrefixOver {
     pub wanted: u64,
 }
 
-/// List file that contains sources over a limit.
+/// List file that contains sources over a limit, or any observed sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListOver {
     /// Path of the file.
     pub file: String,
-    /// Number of sources over the limit.
+    /// Number of these sources.
     pub sources: u64,
     /// Sum of these sources' busiest windows, in the limit's unit.
     pub wanted: u64,
@@ -203,6 +214,12 @@ impl RuleSuggestion {
             if of.proposal.is_some() || !of.is_assumed {
                 of.say_where(&observer.over(limit, most), lists);
             }
+            // No amount is in force if the limit is assumed.
+            let least = of.proposal.as_ref().map_or(if of.is_assumed { 1 } else { limit.amount }, |of| of.amount);
+            let (busy, note) = observer.busy(limit, least);
+            (of.busiest_prefixes, of.group_proposal) = (busy.prefixes, busy.proposal);
+            of.notes.extend(note.filter(|_| of.proposal.is_some()));
+            of.busiest_lists = listed(lists, &observer.over(limit, 0));
             of
         };
         let limits: Vec<LimitSuggestion> = rule.limits.iter().map(of_limit).collect();
@@ -285,6 +302,9 @@ impl LimitSuggestion {
             proposal,
             prefixes: Vec::new(),
             lists: Vec::new(),
+            busiest_prefixes: Vec::new(),
+            group_proposal: None,
+            busiest_lists: Vec::new(),
             notes,
         }
     }
@@ -298,14 +318,18 @@ impl LimitSuggestion {
             wanted: amount,
         };
         self.prefixes = prefixes.map(prefix).collect();
-        let lists = origins::lists(lists, over).into_iter();
-        let list = |(list, Sum { sources, amount }): (&ListFile, _)| ListOver {
-            file: list.path.display().to_string(),
-            sources,
-            wanted: amount,
-        };
-        self.lists = lists.map(list).collect();
+        self.lists = listed(lists, over);
     }
+}
+
+/// Returns those of the list files that contain any of these sources.
+fn listed(lists: &[ListFile], of: &[(IpNet, u64)]) -> Vec<ListOver> {
+    let list = |(list, Sum { sources, amount }): (&ListFile, _)| ListOver {
+        file: list.path.display().to_string(),
+        sources,
+        wanted: amount,
+    };
+    origins::lists(lists, of).into_iter().map(list).collect()
 }
 
 /// Returns true if the unit counts only some packets. `refuse = "all"` then drops packets that do not count.

@@ -21,6 +21,7 @@ pub(super) fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: 
         mode: rule.mode,
         ports: rule.ports.to_string(),
         limits: rule.limits.iter().map(Limit::from).collect(),
+        used: tracked.used.get(at).cloned().unwrap_or_default(),
         admitted: packets(Reason::WithinLimit),
         dropped: traffic.packets.dropped,
         would_drop: traffic.packets.would_drop,

@@ -48,7 +48,7 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
         policy,
         samples: &Samples::default(),
         uptime: Duration::from_millis(12_500),
-        version: "0.1.0",
+        version: "0.2.0",
         config: ConfigState {
             last_reload_successful: true,
             last_reload_success_at: timestamp(reading.now),
@@ -56,6 +56,34 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
             error: None,
         },
     })
+}
+
+#[test]
+fn equal_sources_are_sorted_by_address() {
+    let policy = policy(vec![limit(9, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    for source in ["192.0.2.10", "2001:db8::1", "192.0.2.9", "9.0.0.1", "192.0.2.200"] {
+        kernel.packet("eth0", opening(source));
+    }
+    let top = build(&mut datapath, &policy).top.unwrap();
+    let sources: Vec<&str> = top.iter().map(|of| of.source.as_str()).collect();
+    assert_eq!(sources, ["9.0.0.1", "192.0.2.9", "192.0.2.10", "192.0.2.200", "2001:db8::/64"]);
+}
+
+#[test]
+fn a_rule_sums_the_use_of_each_limit_over_all_sources() {
+    let policy = policy(vec![limit(3, Counted::Connections), limit(1000, Counted::Bytes)]);
+    let (mut datapath, kernel) = fake(&policy);
+    for source in (1..=30).flat_map(|at| vec![format!("192.0.2.{at}"); 2]) {
+        kernel.packet("eth0", opening(&source));
+    }
+    let snapshot = build(&mut datapath, &policy);
+    let used: Vec<_> = snapshot.rules[0].used.iter().map(|of| (of.unit, of.used, of.sources)).collect();
+    assert_eq!(used, [(Unit::Connections, 60, 30), (Unit::Bytes, 6_000, 30)]);
+    assert_eq!((snapshot.sources.in_use, snapshot.top.unwrap().len()), (30, TOP_DEFAULT));
+    datapath.apply(&policy).unwrap();
+    kernel.advance(10 * MINUTE_NS);
+    assert_eq!(build(&mut datapath, &policy).sources.in_use, 0, "windows have ended");
 }
 
 #[test]
@@ -118,7 +146,7 @@ fn json_has_every_field_that_the_interface_fixes() {
     let json = serde_json::to_value(&snapshot).unwrap();
 
     let fixed: Value = serde_json::from_str(
-        r#"{ "schema": 1, "version": "0.1.0", "mode": "enforce", "uptime_seconds": 12.5,
+        r#"{ "schema": 1, "version": "0.2.0", "mode": "enforce", "uptime_seconds": 12.5,
           "interfaces": [ { "name": "eth0", "xdp_mode": "native", "attached": true,
               "packets": { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 },
               "bytes":   { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 } } ],

@@ -24,6 +24,17 @@ fn a_busy_limiter_fits_80_columns_and_uses_120() {
 }
 
 #[test]
+fn a_source_refused_by_its_group_says_so_and_a_wide_terminal_names_the_group() {
+    let of = changed(|of| {
+        let top = &mut of.top.as_mut().unwrap()[0];
+        (top.used, top.group) = (20, Some("198.51.100.0/24".to_owned()));
+    });
+    let (usual, wide) = (frame(&of, USUAL), frame(&of, (120, 40)));
+    assert!(usual.contains(" over its group ") && !usual.contains("198.51.100.0/24"), "{usual}");
+    assert!(wide.contains(" over its group ") && wide.contains("2m 13s group 198.51.100.0/24"), "{wide}");
+}
+
+#[test]
 fn a_terminal_without_room_for_a_table_is_told_so() {
     insta::assert_snapshot!("too_small_40x10", frame(&busy(), (40, 10)));
     assert!(frame(&busy(), (72, 14)).contains("SOURCE"));

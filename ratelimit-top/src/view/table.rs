@@ -111,7 +111,8 @@ fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Pai
     ];
     if is_wide {
         let (used, limit) = (number(of.used), number(of.limit));
-        let text = format!("{used} of {limit} {} in {}", of.unit.label(), duration(of.window_seconds));
+        let own = || format!("{used} of {limit} {} in {}", of.unit.label(), duration(of.window_seconds));
+        let text = of.group.as_ref().map_or_else(own, |group| format!("group {group}"));
         cells.push(Cell::from(cut(&text, usize::from(LIMIT))));
     }
     TableRow::new(cells)

@@ -92,30 +92,52 @@ pub(super) async fn stats(socket: &Path, shown: Shown) -> anyhow::Result<Exit> {
             let render = |notice: Option<&str>, snapshot: &Snapshot| {
                 in_colour(printable_lines(&ratelimit_view::stats_below(notice, snapshot, page(shown))))
             };
-            watch(&client, screen, render).await
+            watch(&client, shown, screen, render).await
         }
-        (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, |_, snapshot| json_line(snapshot)).await,
+        (Repeat::Watch, OutputFormat::Json) => {
+            watch(&client, shown, Screen::Stream, |_, snapshot| json_line(snapshot)).await
+        }
     }
+}
+
+/// Returns the request for as many sources as the output shows: all with `--all`, and in a pipe or file without
+/// `--watch`.
+fn request(Shown { format, repeat, extent, .. }: Shown) -> Stats {
+    let is_whole = format == OutputFormat::Human && repeat == Repeat::Once && terminal_size_of(io::stdout()).is_none();
+    if extent == Extent::All || is_whole { Stats::of_all_sources() } else { Stats::now() }
+}
+
+/// Returns the current width and number of free rows of the terminal. A pipe or file has no bounds.
+pub(super) fn screen() -> Page {
+    terminal_size_of(io::stdout()).map_or(Page::ENDLESS, |(Width(width), Height(height))| Page {
+        width: usize::from(width),
+        // Leave a row for the prompt.
+        rows: Some(usize::from(height).saturating_sub(1)),
+        ..Page::ENDLESS
+    })
+}
+
+/// Wraps sentences for people at the terminal's width.
+pub(super) fn folded<R>(words: impl Fn(&R) -> String) -> impl Fn(&R) -> String {
+    move |report| ratelimit_view::folded(&words(report), screen().width)
 }
 
 /// Returns the page's size now, as a terminal may be resized. Output to another program, and output with `--all`, is
 /// not cut.
 fn page(Shown { repeat, extent, detail, .. }: Shown) -> Page {
-    let Some((Width(width), Height(height))) = terminal_size_of(io::stdout()) else {
-        return Page { detail, ..Page::ENDLESS };
-    };
+    let Page { width, rows, .. } = screen();
     let rows = match (extent, repeat) {
         (Extent::All, _) => None,
-        (Extent::Screen, Repeat::Watch) => Some(usize::from(height)),
-        // Leave a row for the prompt.
-        (Extent::Screen, Repeat::Once) => Some(usize::from(height).saturating_sub(1)),
+        // No prompt appears during `--watch`.
+        (Extent::Screen, Repeat::Watch) => rows.map(|rows| rows + 1),
+        (Extent::Screen, Repeat::Once) => rows,
     };
-    Page { width: usize::from(width), rows, detail }
+    Page { width, rows, detail }
 }
 
 /// Returns the statistics. If no daemon answers, first prints what pins contain, and then fails.
 async fn asked(client: &Client, shown: Shown) -> anyhow::Result<Snapshot> {
-    let answer = client.call(&Stats::now()).await;
+    let answer = client.call(&request(shown)).await;
     if let Err(ClientError::NoDaemon { orphans: Orphans::Enforcing(left), .. }) = &answer {
         super::orphan::stats(left, shown.format, page(shown))?;
     }
@@ -124,10 +146,11 @@ async fn asked(client: &Client, shown: Shown) -> anyhow::Result<Snapshot> {
 
 async fn watch(
     client: &Client,
+    shown: Shown,
     screen: Screen,
     render: impl Fn(Option<&str>, &Snapshot) -> String,
 ) -> anyhow::Result<Exit> {
-    match ratelimit_view::watch(client, screen, &mut io::stdout(), render, error::warn).await {
+    match ratelimit_view::watch(client, || request(shown), screen, &mut io::stdout(), render, error::warn).await {
         Ok(()) => Ok(Exit::Done),
         Err(WatchError::Client(error)) => Err(error.into()),
         Err(error @ WatchError::Output(_)) => Err(error.into()),
@@ -206,7 +229,9 @@ pub(super) fn list(daemon: &Daemon<'_>, which: ListArgs) -> anyhow::Result<Exit>
     // Another program gets all entries, and filters them itself.
     let is_bounded = daemon.global.format() == OutputFormat::Human && !which.all && io::stdout().is_terminal();
     let most = is_bounded.then_some(ROWS_MAX);
-    daemon.ask(&ListFilter { rule: which.rule, reason: which.reason, prefix, most }, ratelimit_view::list)
+    daemon.ask(&ListFilter { rule: which.rule, reason: which.reason, prefix, most }, |report| {
+        ratelimit_view::list(report, screen().width)
+    })
 }
 
 /// Result of `detach` in JSON.

@@ -14,7 +14,7 @@ use ratelimit_policy::config::duration;
 use tokio::sync::oneshot;
 
 use super::OutputFormat;
-use super::ask::{Daemon, client};
+use super::ask::{Daemon, client, screen};
 use super::change::{parse_prefix, parse_seconds, wrong};
 use super::run::{block_on, print, print_words};
 use crate::error::{Exit, warn};
@@ -118,7 +118,7 @@ pub(super) fn events(daemon: &Daemon<'_>, which: &EventsArgs) -> anyhow::Result<
         }
         let report = client.events(&asked).await?;
         match format {
-            OutputFormat::Human => print_words(&ratelimit_view::events(&report)),
+            OutputFormat::Human => print_words(&ratelimit_view::events(&report, screen().width)),
             OutputFormat::Json => print(report.events.iter().map(json_line).collect::<String>().as_bytes()),
         }
     })
@@ -132,7 +132,9 @@ async fn follow(
     let mut printed = Ok(Exit::Done);
     let take = |followed| {
         printed = match (followed, format) {
-            (Followed::Event(event), OutputFormat::Human) => print_words(&ratelimit_view::event(&event)),
+            (Followed::Event(event), OutputFormat::Human) => {
+                print_words(&ratelimit_view::event(&event, screen().width))
+            }
             (Followed::Event(event), OutputFormat::Json) => print(json_line(&event).as_bytes()),
             (Followed::Missed { missed }, _) => {
                 warn(&format!("{missed} events were missed: they came faster than they were read"));
@@ -185,7 +187,7 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
                 });
             }
             answer(daemon, &call, csv.then_some(|of: &_| ratelimit_report::history::HistoryReport::csv(of)), |of| {
-                ratelimit_view::history(of, now)
+                ratelimit_view::history(of, now, screen())
             })
         }
         None => {
@@ -196,7 +198,7 @@ pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result
                 });
             }
             let csv = csv.then_some(|of: &_| ratelimit_report::history::WorstReport::csv(of));
-            answer(daemon, &call, csv, ratelimit_view::worst)
+            answer(daemon, &call, csv, |of| ratelimit_view::worst(of, screen()))
         }
     }
 }

@@ -6,6 +6,7 @@ use clap::{ArgMatches, Args, FromArgMatches, ValueHint};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::ask::screen;
 use super::limiter::{Limiter, arguments};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
@@ -116,7 +117,7 @@ pub(super) fn suggest(asked: FromArgs, global: &Global) -> anyhow::Result<Exit> 
     match global.format() {
         OutputFormat::Human => {
             warn(&of.warnings, global);
-            print_words(&ratelimit_view::suggest_from(&of))
+            print_words(&ratelimit_view::suggest_from(&of, screen().width))
         }
         OutputFormat::Json => print_json(&of),
     }

@@ -11,7 +11,7 @@ use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
-use super::ask::Daemon;
+use super::ask::{Daemon, folded, screen};
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ListFormat, ListsCommand, ModeArg, OnFleet, OutputFormat,
@@ -90,7 +90,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             daemon(socket).ask(&Explain::new(&sent), ratelimit_view::explain)
         }
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
-        Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
+        Some(Command::Suggest { rule, socket, .. }) => {
+            daemon(socket).ask(&Suggest { rule }, |report| ratelimit_view::suggest(report, screen().width))
+        }
         Some(Command::List { which, socket }) => match which.format {
             Some(ListFormat::Plain) => neighbours::export(&daemon(socket), which, Format::Plain),
             Some(ListFormat::Nft) => neighbours::export(&daemon(socket), which, Format::Nft),
@@ -107,7 +109,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Lists { what: ListsCommand::Check { files } }) => neighbours::check_lists(&files, &global),
         Some(Command::Lists { what: ListsCommand::Accept { file, version, socket } }) => {
             let file = std::path::absolute(&file).with_context(|| format!("find {}", file.display()))?;
-            daemon(socket).ask(&AcceptList { file, version }, ratelimit_view::accepted)
+            daemon(socket).ask(&AcceptList { file, version }, folded(ratelimit_view::accepted))
         }
         Some(Command::Lists { what: ListsCommand::FromMmdb(args) }) => super::from_mmdb::from_mmdb(args, &global),
         Some(Command::Crowdsec { crowdsec }) => neighbours::crowdsec(crowdsec, &global),
@@ -116,39 +118,38 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
         Some(Command::Forget { source, socket }) => {
             let source = parse_source("forget", &source)?;
-            daemon(socket).ask(&Forget { source }, ratelimit_view::erased)
+            daemon(socket).ask(&Forget { source }, folded(ratelimit_view::erased))
         }
         Some(Command::Allow { grant }) => {
             let request = change::parse_grant(&grant)?;
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
-            daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
+            daemon(grant.socket).each("allow", grant.prefixes, call, folded(ratelimit_view::granted), |_| Exit::Done)
         }
         Some(Command::Deny { grant, kill, owner }) => {
             let request = GrantRequest { kill, owner, ..change::parse_grant(&grant)? };
             let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
-            daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
+            daemon(grant.socket).each("deny", grant.prefixes, call, folded(ratelimit_view::granted), |_| Exit::Done)
         }
-        Some(Command::Unblock { all: true, owner, fleet: OnFleet { fleet }, socket, .. }) => {
-            daemon(socket).ask(&UnblockRequest { prefix: None, all: true, fleet, owner }, ratelimit_view::lifted)
-        }
+        Some(Command::Unblock { all: true, owner, fleet: OnFleet { fleet }, socket, .. }) => daemon(socket)
+            .ask(&UnblockRequest { prefix: None, all: true, fleet, owner }, folded(ratelimit_view::lifted)),
         Some(Command::Unblock { prefixes, all: false, owner, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| {
                 let prefix = Some(change::parse_prefix(text)?);
                 Ok(UnblockRequest { prefix, all: false, fleet, owner: owner.clone() })
             };
             let exit = |report: &_| if owner.is_some() { Exit::Done } else { change::lifted(report) };
-            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, exit)
+            daemon(socket).each("unblock", prefixes, call, folded(ratelimit_view::lifted), exit)
         }
         Some(Command::Unallow { prefixes, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)?, fleet });
-            daemon(socket).each("unallow", prefixes, call, ratelimit_view::lifted, change::lifted)
+            daemon(socket).each("unallow", prefixes, call, folded(ratelimit_view::lifted), change::lifted)
         }
         Some(Command::Reset { sources, fleet: OnFleet { fleet }, socket }) => {
             let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)?, fleet });
-            daemon(socket).each("reset", sources, call, ratelimit_view::reset, |_| Exit::Done)
+            daemon(socket).each("reset", sources, call, folded(ratelimit_view::reset), |_| Exit::Done)
         }
         Some(Command::Panic { socket }) => {
-            daemon(socket).ask(&ModeRequest { mode: ModeWord::Panic }, ratelimit_view::mode)
+            daemon(socket).ask(&ModeRequest { mode: ModeWord::Panic }, folded(ratelimit_view::mode))
         }
         Some(Command::Mode { mode: None, socket }) => block_on(&global, ask::mode(&socket.path, format)),
         Some(Command::Mode { mode: Some(mode), socket }) => {
@@ -156,17 +157,17 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
                 ModeArg::DryRun => ModeWord::DryRun,
                 ModeArg::Enforce => ModeWord::Enforce,
             };
-            daemon(socket).ask(&ModeRequest { mode }, ratelimit_view::mode)
+            daemon(socket).ask(&ModeRequest { mode }, folded(ratelimit_view::mode))
         }
         Some(Command::Apply { file, confirm, insistence, socket }) => {
             let request = change::parse_apply(file, confirm.as_deref(), insistence)?;
-            daemon(socket).ask(&request, ratelimit_view::applied)
+            daemon(socket).ask(&request, folded(ratelimit_view::applied))
         }
-        Some(Command::Confirm { socket }) => daemon(socket).ask(&Confirm {}, ratelimit_view::confirmed),
-        Some(Command::Rollback { socket }) => daemon(socket).ask(&Rollback {}, ratelimit_view::rolled_back),
+        Some(Command::Confirm { socket }) => daemon(socket).ask(&Confirm {}, folded(ratelimit_view::confirmed)),
+        Some(Command::Rollback { socket }) => daemon(socket).ask(&Rollback {}, folded(ratelimit_view::rolled_back)),
         Some(Command::Reload { insistence: Insistence { force }, socket }) => {
             let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force };
-            daemon(socket).ask(&request, ratelimit_view::reloaded)
+            daemon(socket).ask(&request, folded(ratelimit_view::reloaded))
         }
         Some(Command::WebToken) => show(&ratelimit_daemon::web_link()?, |link| format!("{}\n", link.url), format),
         Some(Command::Log { socket }) => super::pipe::forward_stdin(&socket),

@@ -14,7 +14,7 @@ fn report() -> FleetReport {
         this,
         heard_seconds_ago: if this { 0.42 } else { 133.0 },
         clock_ahead_seconds: this.then_some(0.0021),
-        version: "0.1.0".to_owned(),
+        version: "0.2.0".to_owned(),
         admitted_last_minute: if this { 12_345 } else { 7 },
     };
     let hosts = vec![host("web1", true), host("web2", false)];

@@ -3,7 +3,7 @@
 use crate::cut;
 
 /// One column of a table.
-pub(super) struct Column {
+pub(crate) struct Column {
     pub(super) head: &'static str,
     pub(super) side: Side,
     pub(super) cells: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) enum Side {
 }
 
 impl Column {
-    pub(super) fn left<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+    pub(crate) fn left<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
         Self { head, side: Side::Left, cells: rows.iter().map(cell).collect() }
     }
 
@@ -40,6 +40,22 @@ pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<S
         }
     }
     lines.iter().map(|line| cut(line, width)).collect()
+}
+
+/// Minimum width of a wrapped last column.
+const LAST_LEAST: usize = 20;
+
+/// Formats a table and wraps its last column below itself, so that no line exceeds `width` columns and nothing is cut.
+/// Returns none if the other columns leave too little room.
+pub(crate) fn wrapping(columns: &[Column], width: usize) -> Option<Vec<String>> {
+    let (last, others) = columns.split_last()?;
+    // One space precedes the first column, and two precede each other column.
+    let at = others.iter().map(|column| column.width() + 2).sum::<usize>() + 1;
+    let last_width = last.width();
+    if at.saturating_add(LAST_LEAST.min(last_width)) > width {
+        return None;
+    }
+    Some(table(columns).iter().flat_map(|line| wrap_at(line, width, at)).collect())
 }
 
 /// Formats the head and the rows of a table.

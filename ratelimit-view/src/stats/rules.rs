@@ -7,7 +7,7 @@ use ratelimit_common::verdict::Reason;
 use super::columns::{wrap, wrap_at};
 use super::{counted, number};
 use crate::{cut, duration, form, limit};
-use ratelimit_report::snapshot::{Counter, Mode, Outcome, Rule, Snapshot, Unit};
+use ratelimit_report::snapshot::{Counter, LimitUse, Mode, Outcome, Rule, Snapshot, Unit};
 
 /// Column at which the details of a rule begin.
 const AT: usize = 15;
@@ -53,7 +53,24 @@ fn in_a_line(rule: &Rule) -> String {
         Mode::DryRun => ("would drop", rule.would_drop),
     };
     let (admitted, refused) = (counted(rule.admitted, "packet"), number(refused));
-    format!("Rule {} ({}): {admitted} admitted, {verb} {refused}", rule.name, mode_of(rule))
+    let of_packets = match used(rule).next() {
+        // The dropped amount comes early, because long lines are cut at the end.
+        Some(of) => {
+            let (used, unit, window) = (number(of.used), of.unit.label(), window(of));
+            format!("{used} {unit}/{window}; {verb} {refused}, admitted {admitted}")
+        }
+        None => format!("{admitted} admitted, {verb} {refused}"),
+    };
+    format!("Rule {} ({}): {of_packets}", rule.name, mode_of(rule))
+}
+
+/// Returns the use of each limit that does not count packets.
+fn used(rule: &Rule) -> impl Iterator<Item = &LimitUse> {
+    rule.used.iter().filter(|of| of.unit != Unit::Packets)
+}
+
+fn window(of: &LimitUse) -> String {
+    duration(of.window_seconds)
 }
 
 /// Returns the mode of a rule in words.
@@ -73,6 +90,11 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
     }
     if let Some(of) = rule.new_sources {
         say("new sources", &format!("at most {} in {}", number(of.amount), duration(of.window_seconds)));
+    }
+    // The units of the limits come before packets, which are counted for every rule.
+    for of in used(rule) {
+        let sources = counted(of.sources, "source");
+        say(of.unit.label(), &format!("{} in the last {}, from {sources}", number(of.used), window(of)));
     }
     let admitted = counted(rule.admitted, "packet");
     say("admitted", &format!("{admitted}; {} more that no limit counts", number(rule.not_counted)));

@@ -11,7 +11,7 @@ fn many(snapshot: &mut Snapshot, count: u64) {
     let first = snapshot.top.as_ref().unwrap()[0].clone();
     let source = |at: u64| TopSource {
         source: if at % 3 == 2 { format!("2001:db8:aaaa:{:x}::/64", 0xbb00 + at) } else { format!("198.51.100.{at}") },
-        dropped: 9_000_000 >> at,
+        dropped: 9_000_000 >> at.min(60),
         state: if at == 1 { State::Banned } else { State::OverLimit },
         ..first.clone()
     };
@@ -99,6 +99,58 @@ fn the_worst_fits_the_classic_screen_and_the_rest_is_counted() {
 }
 
 #[test]
+fn a_pipe_lists_all_sources_and_counts_those_that_the_daemon_omitted() {
+    let mut snapshot = quiet();
+    many(&mut snapshot, 300);
+    snapshot.sources.in_use = 300;
+    let said = stats(&snapshot, Page::ENDLESS);
+    assert!(said.contains(" 198.51.100.298 ") && !said.contains("more source"), "{said}");
+    let screen = stats(&snapshot, CLASSIC);
+    assert_fits(&screen, CLASSIC);
+    assert!(screen.contains("more sources: ratelimitd stats --all\n"), "{screen}");
+    snapshot.top.as_mut().unwrap().truncate(20);
+    let said = stats(&snapshot, Page::ENDLESS);
+    assert!(said.contains("\nat least 280 more sources: ratelimitd stats --all\n"), "{said}");
+    let screen = stats(&snapshot, CLASSIC);
+    assert_fits(&screen, CLASSIC);
+    let more = screen.lines().find(|line| line.contains("more source")).unwrap();
+    let shown = screen.lines().filter(|line| line.contains("198.51.100.") || line.contains("2001:db8:aaaa:")).count();
+    assert_eq!(more, format!("at least {} more sources: ratelimitd stats --all", 300 - shown));
+}
+
+#[test]
+fn a_source_refused_by_its_group_names_the_group() {
+    let mut snapshot = quiet();
+    let top = snapshot.top.as_mut().unwrap();
+    top[0].used = 20;
+    top[0].group = Some("198.51.100.0/24".to_owned());
+    let wide = stats(&snapshot, Page::ENDLESS);
+    assert!(wide.contains("20 of 1,000 requests in 5m"), "{wide}");
+    assert!(wide.contains("  over its group 198.51.100.0/24  in 2 min 13 s\n"), "{wide}");
+    let narrow = stats(&snapshot, CLASSIC);
+    assert_fits(&narrow, CLASSIC);
+    assert!(narrow.contains("  over its group  in 2m 13s\n"), "{narrow}");
+}
+
+#[test]
+fn a_rule_shows_the_units_of_its_limits_before_packets() {
+    let snapshot = quiet();
+    let said = stats(&snapshot, Page::ENDLESS);
+    let line = |start: &str| said.lines().position(|line| line.starts_with(start)).unwrap();
+    let (limit, requests, packets) = (line("  limit "), line("  requests "), line("  admitted "));
+    assert!(limit < requests && requests < packets, "{said}");
+    assert!(said.contains("\n  requests     1,212 in the last 5m, from 212 sources\n"), "{said}");
+    assert!(said.contains("\n  bytes        49,096,000 in the last 1m, from 2 sources\n"), "{said}");
+    let mut short = snapshot;
+    let rule = short.rules[0].clone();
+    short.rules = (0..9).map(|at| Rule { name: format!("rule-{at}"), ..rule.clone() }).collect();
+    let said = stats(&short, CLASSIC);
+    assert!(said.contains("(enforced): 1,212 requests/5m; dropped 40, admitted 1,300 packets\n"), "{said}");
+    short.rules[0].used.retain(|of| of.unit == ratelimit_report::snapshot::Unit::Packets);
+    assert!(stats(&short, CLASSIC).contains("Rule rule-0 (enforced): 1,300 packets admitted, dropped 40\n"));
+}
+
+#[test]
 fn trouble_comes_first_by_urgency_and_in_full_where_there_is_room() {
     let mut snapshot = troubled();
     many(&mut snapshot, 20);
@@ -114,8 +166,14 @@ fn trouble_comes_first_by_urgency_and_in_full_where_there_is_room() {
 fn the_busiest_rule_is_shown_whole_when_not_all_rules_fit() {
     let mut snapshot = quiet();
     snapshot.top = None;
-    let idle =
-        Rule { name: "idle".into(), admitted: 0, dropped: 0, sources_over_limit: 0, ..snapshot.rules[0].clone() };
+    let idle = Rule {
+        name: "idle".into(),
+        used: Vec::new(),
+        admitted: 0,
+        dropped: 0,
+        sources_over_limit: 0,
+        ..snapshot.rules[0].clone()
+    };
     let dry = Rule { name: "dry".into(), mode: Mode::DryRun, would_drop: 7, ..idle.clone() };
     snapshot.rules = vec![idle, dry, snapshot.rules[0].clone()];
     let page = |rows| Page { rows: Some(rows), ..CLASSIC };
@@ -167,7 +225,7 @@ fn a_panic_is_not_called_a_dry_run() {
     let snapshot = troubled();
     let said = stats(&snapshot, Page::ENDLESS);
     assert!(
-        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and is still counted on "),
+        said.starts_with("ratelimitd 0.2.0, up 2h 13m: PANIC, everything passes and is still counted on "),
         "{said}"
     );
 }

@@ -4,21 +4,28 @@ use super::columns::{Column, fitting};
 use super::{counted, number};
 use crate::{duration, short, wait};
 use ratelimit_common::verdict::Reason;
-use ratelimit_report::snapshot::{State, TopSource};
+use ratelimit_report::snapshot::{State, TOP_MAX, TopSource};
 
-/// Formats the sources as a table in at most `room` lines, with an empty line before it.
-pub(super) fn lines(top: &[TopSource], width: usize, room: usize) -> Vec<String> {
+/// Formats the sources as a table in at most `room` lines, with an empty line before it. `in_use` is the number of
+/// sources that have used a limit, listed or not.
+pub(super) fn lines(top: &[TopSource], in_use: u64, width: usize, room: usize) -> Vec<String> {
     if top.is_empty() {
         return Vec::new();
     }
+    let listed = top.len() as u64;
     // Reserve an empty line, the head, and a line that counts the others, if any.
-    let fits = room.saturating_sub(2);
-    let shown = if top.len() <= fits { top } else { top.get(..fits.saturating_sub(1).max(1)).unwrap_or(top) };
+    let fits = room.saturating_sub(2 + usize::from(in_use > listed));
+    let shown = if top.len() <= fits { top } else { top.get(..room.saturating_sub(3).max(1)).unwrap_or(top) };
     let mut out = vec![String::new()];
     out.extend(rows(shown, width));
-    if shown.len() < top.len() {
-        let more = counted((top.len() - shown.len()) as u64, "more source");
-        out.push(format!("{more}: ratelimitd stats --all"));
+    let at_least = if in_use > listed { "at least " } else { "" };
+    let more = in_use.max(listed).saturating_sub(shown.len() as u64);
+    match more {
+        0 => {}
+        more if shown.len() < TOP_MAX => {
+            out.push(format!("{at_least}{}: ratelimitd stats --all", counted(more, "more source")));
+        }
+        more => out.push(format!("{at_least}{}: no more are listed", counted(more, "more source"))),
     }
     out
 }
@@ -45,7 +52,7 @@ fn rows(top: &[TopSource], width: usize) -> Vec<String> {
             Column::left("USED", top, used),
             Column::right("DROPPED", top, |of| number(of.dropped)),
             Column::right("WOULD DROP", top, |of| number(of.would_drop)),
-            Column::left("STATE", top, |of| state(of).to_owned()),
+            Column::left("STATE", top, state_words),
             Column::left("PASSES AGAIN", top, |of| again(of, wait)),
         ]
     };
@@ -85,9 +92,18 @@ const fn is_refused(of: &TopSource) -> bool {
     }
 }
 
+/// Describes the state of a source, and names the group that refuses it.
+fn state_words(of: &TopSource) -> String {
+    match &of.group {
+        Some(group) => format!("{} {group}", state(of)),
+        None => state(of).to_owned(),
+    }
+}
+
 /// Describes the state of a source.
 pub fn state(of: &TopSource) -> &'static str {
     match of.state {
+        State::OverLimit if of.group.is_some() => "over its group",
         State::Ok => "ok",
         State::OverLimit if of.reason == Reason::Guard.label() => "over the guard",
         State::OverLimit => "over the limit",

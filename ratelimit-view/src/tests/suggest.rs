@@ -35,7 +35,7 @@ fn said(policy: &Policy, wanted: &[u64], minutes: u64) -> String {
         kernel.advance(MINUTE_NS);
         now = round(&mut observer);
     }
-    suggest(&SuggestReport::build(policy, &observer, now, None, &[]))
+    suggest(&SuggestReport::build(policy, &observer, now, None, &[]), usize::MAX)
 }
 
 fn with(heavy: &[u64]) -> Vec<u64> {

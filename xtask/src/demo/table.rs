@@ -20,7 +20,7 @@ pub(super) fn of(phases: &[Measured]) -> String {
     // Writing to a String cannot fail.
     let _always = writeln!(
         text,
-        "{:<12}{:>14}   limiter's count of both clients' requests\n{:<12}{:>14}{:>12}{:>12}{:>14}",
+        "{:<12}{:>14}   limiter's count of both clients' packets\n{:<12}{:>14}{:>12}{:>12}{:>14}",
         "", "web server", "phase", "CPU time", "admitted", "dropped", "would drop"
     );
     for Measured { phase, web_cpu, stats, .. } in phases {

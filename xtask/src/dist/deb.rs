@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{VERSION, architecture, licences, read_text, tree};
+use super::{HOMEPAGE, VERSION, architecture, licences, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
@@ -59,6 +59,7 @@ pub(crate) fn build(binary: &Path, out: &Path, epoch: u64, compression: Compress
     let fields = [
         ("@VERSION@", VERSION.to_owned()),
         ("@ARCHITECTURE@", architecture()?.to_owned()),
+        ("@HOMEPAGE@", HOMEPAGE.to_owned()),
         ("@MAINTAINER@", maintainer(&changelog)?.to_owned()),
         ("@INSTALLED_SIZE@", kilobytes(&installed)?.to_string()),
         ("@DEPENDS@", depends(binary, &out.join(".shlibdeps"))?),

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{VERSION, architecture, read_text, tree};
+use super::{HOMEPAGE, VERSION, architecture, read_text, tree};
 use crate::install::{self, File, Layout};
 use crate::{run, workspace};
 
@@ -174,6 +174,8 @@ fn labels(created: &str) -> Value {
     json!({
         "org.opencontainers.image.title": NAME,
         "org.opencontainers.image.description": "Per-source rate limiter in XDP, in front of a web server",
+        "org.opencontainers.image.url": HOMEPAGE,
+        "org.opencontainers.image.source": super::REPOSITORY,
         "org.opencontainers.image.version": VERSION,
         "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
         "org.opencontainers.image.created": created,

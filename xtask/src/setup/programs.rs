@@ -31,7 +31,7 @@ const PROGRAMS: [(&str, &str, &str); 16] = [
 const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
     ("chromium", "chromium", "a browser"),
-    ("pip3", "python3-venv", "clients and servers in Python"),
+    ("pip3", "python3-pip", "packages of Python's registry"),
     ("apache2", "apache2-bin", "a web server"),
     ("caddy", "caddy", "a web server in Go"),
     ("lighttpd", "lighttpd", "a web server"),
@@ -58,6 +58,9 @@ const FOR_PAGE: [(&str, &str, &str); 3] = [
     ("npm", "npm", "axe-core, which the page is held to"),
     ("tar", "tar", "its archive"),
 ];
+
+/// Programs for the moving picture in the README.
+const FOR_PICTURE: [(&str, &str, &str); 1] = [("asciinema", "asciinema", "a recorder of terminals")];
 
 /// Programs that make the root file systems of the tests under a real systemd.
 const FOR_SYSTEMD: [(&str, &str, &str); 1] = [("mmdebstrap", "mmdebstrap", "a root file system of Debian's packages")];
@@ -157,7 +160,8 @@ pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
     let missing = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_SYSTEMD).chain(&FOR_BENCH);
-    let missing: Vec<_> = missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).filter(is_missing).collect();
+    let missing: Vec<_> =
+        missing.chain(&FOR_PACKAGES).chain(&FOR_LINT).chain(&FOR_PICTURE).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

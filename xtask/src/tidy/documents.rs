@@ -10,6 +10,8 @@ use clap::CommandFactory as _;
 use regex_lite::Regex;
 
 use super::{Breach, breach};
+use crate::dist::VERSION;
+use crate::markdown::joined;
 
 const COLUMNS_MAX: usize = 120;
 const README_LINES_MAX: usize = 150;
@@ -18,6 +20,9 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 
 /// Documents written by `cargo xtask bench`, `accuracy` and `test --write`. Some of their lines are output of machines.
 const GENERATED: [&str; 3] = ["docs/PERFORMANCE.md", "docs/ACCURACY.md", "docs/SYSTEMD-TRANSCRIPT.md"];
+
+/// Documents that name earlier versions: the history, and sizes of the packages that were measured last.
+const OF_OTHER_VERSIONS: [&str; 2] = ["CHANGELOG.md", "docs/TESTING.md"];
 
 /// Names from other projects that no source here contains.
 const FOREIGN: [&str; 4] = ["limit_req", "tcp_rmem", "close_notify", "BPF_F_NO_COMMON_LRU"];
@@ -29,6 +34,7 @@ const NO_FILE: &str = "a document names a file that is not there";
 const NO_LINK: &str = "a link leads to a file or heading that is not there";
 const NO_NAME: &str = "a document names something that no source has";
 const NO_LINE: &str = "a document shows words in capitals that no source prints";
+const OTHER_VERSION: &str = "a document names another version than Cargo.toml";
 const NO_COMMAND: &str = "there is no such command or flag of `cargo xtask`";
 
 /// Returns the breaches in all documents. `files` holds path and text of each repository file.
@@ -45,6 +51,9 @@ pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
         }
         breaches.extend(world.links(path, text));
         breaches.extend(world.names(path, text));
+        if !GENERATED.contains(&path.as_str()) && !OF_OTHER_VERSIONS.contains(&path.as_str()) {
+            breaches.extend(world.versions(path, text));
+        }
     }
     Ok(breaches)
 }
@@ -86,6 +95,7 @@ struct World<'a> {
     link: Regex,
     /// Pattern of capitalised words, which lines that need attention contain.
     capitals: Regex,
+    version: Regex,
 }
 
 impl<'a> World<'a> {
@@ -97,7 +107,8 @@ impl<'a> World<'a> {
         let names = names.chain(FOREIGN).collect();
         let link = Regex::new(r"\]\(([^)\s]+)\)")?;
         let capitals = Regex::new(r"\b[A-Z]{2,}( [A-Z]{2,})+\b")?;
-        Ok(Self { files, names, commands: crate::Cli::command(), name, link, capitals })
+        let version = Regex::new(r"\b(?:ratelimitd[:_-]|Version )(\d+\.\d+(?:\.\d+)?)")?;
+        Ok(Self { files, names, commands: crate::Cli::command(), name, link, capitals, version })
     }
 
     fn has(&self, path: &str) -> bool {
@@ -129,6 +140,17 @@ impl<'a> World<'a> {
         targets
             .filter(|(_, target)| is_dead(target))
             .map(|(at, target)| breach(path, at + 1, target, NO_LINK))
+            .collect()
+    }
+
+    /// Checks the versions in names of packages and images. A version may lack its last number.
+    fn versions(&self, path: &str, text: &str) -> Vec<Breach> {
+        let is_other = |version: &str| !format!("{VERSION}.").starts_with(&format!("{version}."));
+        let lines = text.lines().enumerate();
+        let found = lines.flat_map(|(at, line)| self.version.captures_iter(line).map(move |found| (at, line, found)));
+        found
+            .filter(|(.., found)| found.get(1).is_some_and(|version| is_other(version.as_str())))
+            .map(|(at, line, _)| breach(path, at + 1, line, OTHER_VERSION))
             .collect()
     }
 
@@ -217,18 +239,6 @@ fn is_own_path(path: &str) -> bool {
     const ENDINGS: [&str; 8] = [".rs", ".md", ".toml", ".py", ".php", ".json", ".svg", ".txt"];
     let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('/');
     is_plain && path.contains('/') && ENDINGS.iter().any(|ending| path.ends_with(ending))
-}
-
-fn joined(directory: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
-        if part == ".." {
-            parts.pop();
-        } else {
-            parts.push(part);
-        }
-    }
-    parts.join("/")
 }
 
 /// Returns true if a heading has this anchor by GitHub's rules.
@@ -324,6 +334,20 @@ mod tests {
         ] {
             let found = found("docs/X.md", &format!("{code}\n"));
             assert_eq!(found.iter().map(|of| (of.1.as_str(), of.2)).collect::<Vec<_>>(), [(text, reason)], "{code}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_that_of_the_workspace() {
+        let short = VERSION.rsplit_once('.').unwrap().0;
+        for good in
+            [format!("ratelimitd:{VERSION}"), format!("ratelimitd-{VERSION}-x86_64.tar"), format!("Version {short};")]
+        {
+            assert!(reasons("docs/X.md", &format!("{good}\n")).is_empty(), "{good}");
+        }
+        for bad in ["localhost/ratelimitd:0.0.9", "ratelimitd_0.0.9_amd64.deb", "Version 0.0; see"] {
+            assert_eq!(reasons("docs/X.md", &format!("{bad}\n")), [OTHER_VERSION], "{bad}");
+            assert!(reasons("CHANGELOG.md", &format!("{bad}\n")).is_empty(), "{bad}");
         }
     }
 

@@ -1,37 +1,67 @@
-//! Compares the numbers quoted in documents with their source: a measurement in docs/performance.json, or a constant.
+//! Compares the numbers quoted in documents with their source: a measurement, a generated table, a snapshot or a
+//! constant.
 //!
 //! [`QUOTED`] lists each phrase with the sources of its numbers. A missing phrase or a number that differs is a breach.
-//! A cost in nanoseconds in README.md, FLOODS.md or GROUPS.md that no phrase covers is a breach too.
+//! A cost, an amount of memory, a share or a factor that no phrase covers is a breach too, unless [`CHOSEN`] says why it
+//! is not measured.
+
+mod rows;
+mod sources;
 
 use std::ops::Range;
 
-use anyhow::{Context, Result};
-use regex_lite::Regex;
-use serde_json::Value;
+use anyhow::Result;
 
 use super::{Breach, breach};
+use rows::{CHOSEN, QUOTED};
+use sources::{Source, World};
 
-const PERFORMANCE: &str = "docs/performance.json";
-/// Documents in which each cost needs a source.
-const COSTS_IN: [&str; 3] = ["README.md", "docs/FLOODS.md", "docs/GROUPS.md"];
+/// Documents in which each figure needs a source. A name that ends with `/` is a directory.
+const SOURCED: [&str; 13] = [
+    "README.md",
+    "SECURITY.md",
+    "docs/ACCESS-LOG.md",
+    "docs/COUNTING.md",
+    "docs/FAQ.md",
+    "docs/FLEET.md",
+    "docs/FLOODS.md",
+    "docs/GROUPS.md",
+    "docs/GUIDE.md",
+    "docs/INTERNALS.md",
+    "docs/NEIGHBOURS.md",
+    "docs/OPERATIONS.md",
+    "docs/recipes/",
+];
 
-const DIFFERS: &str = "a document quotes a number that its source does not have: see QUOTED in tidy/quoted.rs";
-const GONE: &str = "a phrase of QUOTED in tidy/quoted.rs is not in its document any more: change that row with it";
-const NO_SOURCE: &str = "a cost without a source: name the measurement in QUOTED of tidy/quoted.rs";
-const NO_NUMBER: &str = "a row of QUOTED in tidy/quoted.rs names a measurement or constant that is not there";
+/// Heading of a section that `cargo xtask test --tier fleet` writes.
+const GENERATED: &str = "## Measured";
 
-/// Source of a number.
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    /// Median nanoseconds above a bare `XDP_DROP`, rounded: the flood's row and the receiver.
-    Above(&'static str, &'static str),
-    /// Number of the program alone, as a JSON pointer, rounded to a multiple.
-    Program(&'static str, u64),
-    /// Constant of a file, divided by a unit.
-    Constant(&'static str, &'static str, u64),
-    /// Product of two constants, divided by a unit.
-    Product([(&'static str, &'static str); 2], u64),
-}
+/// File with the two tables.
+const TABLE: &str = "xtask/src/tidy/quoted/rows.rs";
+
+/// Units of figures that are measured. Of times only those with decimals are: others are settings.
+const UNITS: [&str; 13] = [
+    "ns",
+    "µs",
+    "us",
+    "nanoseconds",
+    "microseconds",
+    "MB",
+    "MiB",
+    "GB",
+    "GiB",
+    "%",
+    "times",
+    "requests a second",
+    "lines a second",
+];
+const UNITS_OF_TIMES: [&str; 3] = ["ms", "s", "seconds"];
+
+const DIFFERS: &str = "a document quotes a number that its source does not have: see QUOTED in tidy/quoted/rows.rs";
+const GONE: &str = "a phrase of tidy/quoted/rows.rs is not in its document any more: change that row with it";
+const NO_SOURCE: &str = "a figure without a source: name it in QUOTED of tidy/quoted/rows.rs, or in CHOSEN if nobody \
+                         measures it";
+const NO_NUMBER: &str = "a row of QUOTED in tidy/quoted/rows.rs names a measurement or constant that is not there";
 
 /// Phrase of a document, with `#` for each number.
 struct Quoted {
@@ -40,216 +70,159 @@ struct Quoted {
     sources: &'static [Source],
 }
 
-const LIMITER: &str = "limiter";
-const METER: &str = "nft_meter";
-const ADMISSION: &str = "ratelimit-common/src/admission.rs";
-const LAYOUT: &str = "ratelimit-common/src/layout.rs";
-const VERIFICATION: &str = "ratelimit-common/src/verification.rs";
-const ACCOUNTED: &str = "ratelimit-common/src/conversation/accounted.rs";
-const TLS_DATA: &str = "ratelimit-common/src/conversation/tls/data.rs";
-const SERVER: &str = "ratelimit-control/src/server.rs";
-const PAST: &str = "ratelimit-daemon/src/past.rs";
+/// Phrase with figures that are not measured, and the reason.
+struct Chosen {
+    phrase: &'static str,
+    reason: &'static str,
+}
 
-const QUOTED: &[Quoted] = &[
-    Quoted {
-        document: "README.md",
-        phrase: "One packet over the limit costs # ns more than a bare `XDP_DROP`; nftables' meter costs # and hashlimit # ns more",
-        sources: &[
-            Source::Above("one_source", LIMITER),
-            Source::Above("one_source", METER),
-            Source::Above("one_source", "hashlimit"),
-        ],
-    },
-    Quoted {
-        document: "README.md",
-        phrase: "with the default of # sources and one limit",
-        sources: &[Source::Constant(LAYOUT, "SOURCES_CAPACITY", 1)],
-    },
-    Quoted {
-        document: "docs/FLOODS.md",
-        phrase: "one source over its limit costs # ns a packet, 65 536 sources # ns, and 16.7 million forged ones # ns. nftables' meter costs #, # and # ns there",
-        sources: &[
-            Source::Above("one_source", LIMITER),
-            Source::Above("sources_65536", LIMITER),
-            Source::Above("forged", LIMITER),
-            Source::Above("one_source", METER),
-            Source::Above("sources_65536", METER),
-            Source::Above("forged", METER),
-        ],
-    },
-    Quoted {
-        document: "docs/FLOODS.md",
-        phrase: "insertions have a budget: # in 134 ms on each CPU",
-        sources: &[Source::Constant(ADMISSION, "BUDGET", 1)],
-    },
-    Quoted {
-        document: "docs/GROUPS.md",
-        phrase: "within both its source's limit and its /24's takes # ns above a bare drop, after # within its source's alone",
-        sources: &[Source::Above("within_group", LIMITER), Source::Above("within", LIMITER)],
-    },
-    Quoted {
-        document: "docs/COUNTING.md",
-        phrase: "**Segments that begin no request**: #N in the window, and at least #. A segment of less than # bytes",
-        sources: &[
-            Source::Constant(VERIFICATION, "GUARDED_SEGMENTS_PER_REQUEST", 1),
-            Source::Constant(VERIFICATION, "GUARDED_SEGMENTS_MIN", 1),
-            Source::Constant(ACCOUNTED, "SHORT_BYTES", 1),
-        ],
-    },
-    Quoted {
-        document: "docs/COUNTING.md",
-        phrase: "and of a body under TLS, one in # KB counts",
-        sources: &[Source::Constant(ACCOUNTED, "ACCOUNTED_SHIFT", 0)],
-    },
-    Quoted {
-        document: "docs/COUNTING.md",
-        phrase: "sent less than # bytes (# behind a connection's first request) plus 1/# of what",
-        sources: &[
-            Source::Constant(TLS_DATA, "HEARD_IN_BODY_MAX", 1),
-            Source::Constant(TLS_DATA, "HEARD_AT_FIRST_MAX", 1),
-            Source::Constant(TLS_DATA, "BODY_BYTES_PER_HEARD", 1),
-        ],
-    },
-    Quoted {
-        document: "docs/COUNTING.md",
-        phrase: "N MB in the window, at least # MB. Only",
-        sources: &[Source::Product([(VERIFICATION, "GUARDED_SEGMENTS_MIN"), (ACCOUNTED, "ACCOUNTED_BYTES")], 1 << 20)],
-    },
-    Quoted {
-        document: "docs/OPERATIONS.md",
-        phrase: "the default of # sources and one limit of requests",
-        sources: &[Source::Constant(LAYOUT, "SOURCES_CAPACITY", 1)],
-    },
-    Quoted {
-        document: "docs/OPERATIONS.md",
-        phrase: "`forget` has an answer within # seconds",
-        sources: &[Source::Constant(PAST, "FORGET_WITHIN", 1)],
-    },
-    Quoted {
-        document: "docs/OPERATIONS.md",
-        phrase: "read in turn for # sources every 2 seconds",
-        sources: &[Source::Constant("ratelimit-daemon/src/begun.rs", "LOOKED_UP_MAX", 1)],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "connection, a body of at most # bytes",
-        sources: &[Source::Constant(SERVER, "BODY_BYTES_MAX", 1)],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "A user has at most # connections, all users together #, and root",
-        sources: &[
-            Source::Constant(SERVER, "CONNECTIONS_EACH", 1),
-            Source::Constant(SERVER, "SOCKET_CONNECTIONS_KEPT", 1),
-        ],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "Over TCP an address (of IPv6 a /64) has # of #.",
-        sources: &[Source::Constant(SERVER, "CONNECTIONS_EACH", 1), Source::Constant(SERVER, "TCP_CONNECTIONS_MAX", 1)],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "There are at most # sessions: a further login ends the oldest. At most # streams",
-        sources: &[
-            Source::Constant("ratelimit-web/src/sessions.rs", "SESSIONS_MAX", 1),
-            Source::Constant("ratelimit-control/src/follow.rs", "FOLLOWERS_MAX", 1),
-        ],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "A reader that is more than # events behind",
-        sources: &[Source::Constant("ratelimit-control/src/feed.rs", "BEHIND_MAX", 1)],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: "A source's history has at most # episodes and # acts",
-        sources: &[
-            Source::Constant("ratelimit-history/src/query.rs", "ROWS_DEFAULT", 1),
-            Source::Constant("ratelimit-history/src/query.rs", "ROWS_DEFAULT", 1),
-        ],
-    },
-    Quoted {
-        document: "docs/API.md",
-        phrase: r#""ssh_peer"}`: at most # denials"#,
-        sources: &[Source::Constant("ratelimit-control/src/import.rs", "ROWS_MAX", 1)],
-    },
-    Quoted {
-        document: "docs/METRICS.md",
-        phrase: "beyond the budget of # a second",
-        sources: &[Source::Constant("ratelimit-daemon/src/closer.rs", "EACH_SECOND", 1)],
-    },
-    Quoted {
-        document: "docs/OPERATIONS.md",
-        phrase: "At most # connections end in a second",
-        sources: &[Source::Constant("ratelimit-daemon/src/closer.rs", "EACH_SECOND", 1)],
-    },
-    Quoted {
-        document: "docs/INTERNALS.md",
-        phrase: "gives up after a million instructions; ours has about #.",
-        sources: &[Source::Program("/program/verified_instructions", 10_000)],
-    },
-];
+/// Output of `cargo xtask demo --write`, and the documents that quote lines of its tables.
+const DEMO: &str = "docs/demo.txt";
+const QUOTES_DEMO: [&str; 2] = ["README.md", "docs/GUIDE.md"];
+const OTHER_DEMO: &str = "a document quotes a table of the demo that docs/demo.txt does not have";
 
 /// Checks every quoted number. `files` holds path and text of each repository file.
 pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
-    breaches_of(QUOTED, files)
+    let mut breaches = breaches_of(QUOTED, CHOSEN, files)?;
+    breaches.extend(breaches_of_demo(files));
+    Ok(breaches)
 }
 
-fn breaches_of(rows: &[Quoted], files: &[(String, String)]) -> Result<Vec<Breach>> {
-    let text_of = |path: &str| files.iter().find(|(of, _)| of == path).map(|(_, text)| text.as_str());
-    let performance: Value = serde_json::from_str(text_of(PERFORMANCE).unwrap_or("null")).context(PERFORMANCE)?;
-    let world = World { files, performance };
+/// Checks the tables of the demo: blocks of code of which the first line is a heading in [`DEMO`].
+fn breaches_of_demo(files: &[(String, String)]) -> Vec<Breach> {
+    let text_of = |path: &str| files.iter().find(|(of, _)| of == path).map_or("", |(_, text)| text);
+    let tables: Vec<&str> = text_of(DEMO).lines().collect();
+    let is_heading = |line: &str| line.starts_with("phase ") && tables.contains(&line);
+    let mut breaches = Vec::new();
+    for document in QUOTES_DEMO {
+        let mut is_table = false;
+        let mut quoted = 0;
+        for (at, line) in text_of(document).lines().enumerate() {
+            let code = line.strip_prefix("    ");
+            is_table = code.is_some_and(|code| is_table || is_heading(code));
+            let Some(code) = code.filter(|_| is_table) else { continue };
+            quoted += 1;
+            if !tables.contains(&code) {
+                breaches.push(breach(document, at + 1, line, OTHER_DEMO));
+            }
+        }
+        if quoted == 0 {
+            breaches.push(breach(document, 1, "no table", OTHER_DEMO));
+        }
+    }
+    breaches
+}
+
+fn breaches_of(rows: &[Quoted], chosen: &[Chosen], files: &[(String, String)]) -> Result<Vec<Breach>> {
+    let world = World::of(files)?;
     let mut breaches = Vec::new();
     let mut sourced: Vec<(&str, Range<usize>)> = Vec::new();
-    for row in rows {
-        let Some(text) = text_of(row.document) else { continue };
-        let Some(found) = numbers_in(text, row.phrase) else {
-            breaches.push(breach(row.document, 1, row.phrase, GONE));
+    for Quoted { document, phrase, sources } in rows {
+        let Some(text) = world.text(document) else { continue };
+        let Some(found) = numbers_in(text, phrase) else {
+            breaches.push(breach(document, 1, phrase, GONE));
             continue;
         };
-        for (at, source) in row.sources.iter().enumerate() {
-            let Some(number) = found.get(at) else { continue };
-            sourced.push((row.document, number.clone()));
-            let line = 1 + text[..number.start].matches('\n').count();
-            let digits: String = text[number.clone()].chars().filter(char::is_ascii_digit).collect();
-            let said: u64 = digits.parse()?;
+        for (number, source) in found.into_iter().zip(*sources) {
+            let said = &text[number.clone()];
+            let line = line_of(text, number.start);
             match world.number(*source) {
-                None => breaches.push(breach(row.document, line, &format!("{source:?}"), NO_NUMBER)),
-                Some(is) if is != said => {
-                    let words = format!("{said}, and {source:?} is {is}: {}", row.phrase);
-                    breaches.push(breach(row.document, line, &words, DIFFERS));
+                None => breaches.push(breach(document, line, &format!("{source:?}"), NO_NUMBER)),
+                Some(is) if !is_rounded(is, said) => {
+                    let words = format!("{said}, and {source:?} is {is}: {phrase}");
+                    breaches.push(breach(document, line, &words, DIFFERS));
                 }
                 Some(_) => {}
             }
+            sourced.push((document, number));
         }
     }
-    for document in COSTS_IN {
-        let Some(text) = text_of(document) else { continue };
-        let cost = Regex::new(r"(\d[\d.]*)\s+(ns|µs|us|nanoseconds|microseconds)\b")?;
-        for found in cost.captures_iter(text).filter_map(|found| found.get(1)) {
-            let has_source = |(of, range): &(&str, Range<usize>)| *of == document && range.end == found.end();
+    for Chosen { phrase, reason } in chosen {
+        let documents = files.iter().filter(|(path, _)| is_sourced(path));
+        let places = documents.filter_map(|(path, text)| Some((path.as_str(), place_of(text, phrase)?)));
+        let before = sourced.len();
+        sourced.extend(places);
+        if sourced.len() == before {
+            breaches.push(breach(TABLE, 1, &format!("{phrase} ({reason})"), GONE));
+        }
+    }
+    for (document, text) in files.iter().filter(|(path, _)| is_sourced(path)) {
+        for found in figures(&prose(text)) {
+            let has_source = |(of, range): &(&str, Range<usize>)| {
+                of == document && range.start <= found.start && found.end <= range.end
+            };
             if !sourced.iter().any(has_source) {
-                let at = text[..found.start()].matches('\n').count();
-                breaches.push(breach(document, at + 1, text.lines().nth(at).unwrap_or_default(), NO_SOURCE));
+                let line = line_of(text, found.start);
+                breaches.push(breach(document, line, text.lines().nth(line - 1).unwrap_or_default(), NO_SOURCE));
             }
         }
     }
     Ok(breaches)
 }
 
+fn is_sourced(path: &str) -> bool {
+    SOURCED.iter().any(|of| path == *of || of.ends_with('/') && path.starts_with(of) && path.ends_with(".md"))
+}
+
+/// Returns the positions of the numbers that have a unit of [`UNITS`], or decimals and a unit of time.
+fn figures(text: &str) -> Vec<Range<usize>> {
+    let mut figures = Vec::new();
+    let mut end = 0;
+    for (at, _) in text.char_indices().filter(|(_, c)| c.is_ascii_digit()) {
+        let is_inside = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+        if at < end || is_inside {
+            continue;
+        }
+        end = at + number_len(&text[at..]);
+        let rest: String = text[end..].chars().take(24).map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
+        let rest = rest.strip_prefix(' ').unwrap_or(&rest);
+        let has = |unit: &&str| {
+            rest.strip_prefix(unit).is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric()))
+        };
+        if UNITS.iter().any(has) || text[at..end].contains('.') && UNITS_OF_TIMES.iter().any(has) {
+            figures.push(at..end);
+        }
+    }
+    figures
+}
+
+/// Returns the number of the line that has this byte, from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text[..at].matches('\n').count()
+}
+
+/// Returns true if a document may say this for a number: rounded to as many decimals as the text has.
+fn is_rounded(number: f64, said: &str) -> bool {
+    let decimals = said.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    // Adding zero makes a negative zero positive.
+    format!("{:.decimals$}", number + 0.0) == said.replace(' ', "")
+}
+
+/// Returns a text of the same length, with blanks in place of code and generated sections.
+fn prose(text: &str) -> String {
+    let (mut prose, mut is_fenced, mut is_generated) = (String::new(), false, false);
+    for line in text.split_inclusive('\n') {
+        if line.starts_with("## ") {
+            is_generated = line.trim() == GENERATED;
+        }
+        let is_fence = line.starts_with("```");
+        is_fenced ^= is_fence;
+        let is_blank = is_generated || is_fenced || is_fence || line.starts_with("    ");
+        let mut is_code = is_blank;
+        for c in line.chars() {
+            is_code ^= c == '`' && !is_blank;
+            // A character of several bytes is replaced by as many.
+            let blank = || " ".repeat(c.len_utf8());
+            if c != '\n' && (is_code || c == '`') { prose += &blank() } else { prose.push(c) }
+        }
+    }
+    prose
+}
+
 /// Returns the positions of a phrase's numbers in a text, where lines may break at any space. None if the phrase is
 /// missing.
 fn numbers_in(text: &str, phrase: &str) -> Option<Vec<Range<usize>>> {
-    let mut words = String::new();
-    let mut places = Vec::new();
-    for (at, c) in text.char_indices() {
-        let c = if c.is_whitespace() { ' ' } else { c };
-        if c != ' ' || !words.ends_with(' ') {
-            words.push(c);
-            places.resize(words.len(), at);
-        }
-    }
+    let (words, places) = unbroken(text);
     let parts: Vec<&str> = phrase.split('#').collect();
     let first = parts.first()?;
     words.match_indices(first).find_map(|(at, _)| {
@@ -266,124 +239,44 @@ fn numbers_in(text: &str, phrase: &str) -> Option<Vec<Range<usize>>> {
     })
 }
 
-/// Returns the length of the number at the start of a text. Its digits may be grouped by spaces: `16 384`.
+/// Returns the position of a phrase without holes.
+fn place_of(text: &str, phrase: &str) -> Option<Range<usize>> {
+    let (words, places) = unbroken(text);
+    let at = words.find(phrase)?;
+    Some(*places.get(at)?..*places.get(at + phrase.len() - 1)? + 1)
+}
+
+/// Returns a text with one space for each run of white space, and the position of each of its bytes in the text.
+fn unbroken(text: &str) -> (String, Vec<usize>) {
+    let (mut words, mut places) = (String::new(), Vec::new());
+    for (at, c) in text.char_indices() {
+        let c = if c.is_whitespace() { ' ' } else { c };
+        if c != ' ' || !words.ends_with(' ') {
+            words.push(c);
+            places.resize(words.len(), at);
+        }
+    }
+    (words, places)
+}
+
+/// Returns the length of the number at the start of a text. Its digits may be grouped by spaces, and it may have
+/// decimals: `16 384`, `0.5`.
 fn number_len(text: &str) -> usize {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut len = digits(text);
     while len > 0 && text[len..].strip_prefix(' ').is_some_and(|rest| digits(rest) == 3) {
         len += 4;
     }
-    len
-}
-
-struct World<'a> {
-    files: &'a [(String, String)],
-    performance: Value,
-}
-
-impl World<'_> {
-    fn number(&self, source: Source) -> Option<u64> {
-        match source {
-            Source::Above(row, receiver) => {
-                let rows = self.performance.pointer("/floods/rows")?.as_array()?;
-                let is = |of: &&Value, id: &str| of.get("id").and_then(Value::as_str) == Some(id);
-                let row = rows.iter().find(|of| is(of, row))?;
-                let receiver = row.get("receivers")?.as_array()?.iter().find(|of| is(of, receiver))?;
-                let floor = if row.get("floor")?.as_str()? == "bare" { "above_bare_ns" } else { "above_floor_ns" };
-                whole(receiver.get(floor)?.get("median")?.as_f64()?)
-            }
-            Source::Program(pointer, multiple) => {
-                let number = self.performance.pointer(pointer)?.as_u64()?;
-                Some((number + multiple / 2) / multiple * multiple)
-            }
-            // The constant is a power of two in bytes, and the document quotes KiB.
-            Source::Constant(file, name, 0) => Some((1 << self.constant(file, name)?) >> 10),
-            Source::Constant(file, name, unit) => Some(self.constant(file, name)? / unit),
-            Source::Product([(file, name), (other_file, other)], unit) => {
-                Some(self.constant(file, name)? * self.constant(other_file, other)? / unit)
-            }
-        }
-    }
-
-    /// Returns the value of `const NAME: TYPE = VALUE;`: a number, a shifted number, or a duration in seconds.
-    fn constant(&self, path: &str, name: &str) -> Option<u64> {
-        let (_, text) = self.files.iter().find(|(of, _)| of == path)?;
-        let (_, rest) = text.split_once(&format!("const {name}: "))?;
-        let (_, rest) = rest.split_once('=')?;
-        let (value, _) = rest.split_once(';')?;
-        let value = value.trim().trim_start_matches("Duration::from_secs(").trim_end_matches(')').to_owned();
-        match value.split_once("<<") {
-            Some((one, by)) => Some(self.value(path, one)? << self.value(path, by)?),
-            None => self.value(path, &value),
-        }
-    }
-
-    /// Returns the value of a number or of another constant in the file.
-    fn value(&self, path: &str, text: &str) -> Option<u64> {
-        let text = text.trim();
-        text.replace('_', "").parse().ok().or_else(|| self.constant(path, text))
+    match text[len..].strip_prefix('.').map(digits) {
+        Some(decimals) if len > 0 && decimals > 0 => len + 1 + decimals,
+        Some(_) | None => len,
     }
 }
 
-/// Rounds a measurement as documents do.
-fn whole(number: f64) -> Option<u64> {
-    format!("{number:.0}").parse().ok()
+/// Returns the value of a number as documents write it.
+fn value(text: &str) -> Option<f64> {
+    text.replace(char::is_whitespace, "").parse().ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROWS: &[Quoted] = &[
-        Quoted {
-            document: "README.md",
-            phrase: "one packet costs # ns more, the meter's #",
-            sources: &[Source::Above("one_source", LIMITER), Source::Above("one_source", METER)],
-        },
-        Quoted {
-            document: "docs/COUNTING.md",
-            phrase: "one in # KB, and # MB in all, of # sources",
-            sources: &[
-                Source::Constant("a.rs", "SHIFT", 0),
-                Source::Product([("a.rs", "SEGMENTS"), ("a.rs", "BYTES")], 1 << 20),
-                Source::Constant("a.rs", "SOURCES", 1),
-            ],
-        },
-    ];
-
-    /// Returns the reasons of the breaches in these texts.
-    fn said(readme: &str, counting: &str) -> Vec<&'static str> {
-        let performance = r#"{"floods": {"rows": [{"id": "one_source", "floor": "bare", "receivers": [
-            {"id": "limiter", "above_bare_ns": {"median": 36.1}}, {"id": "nft_meter", "above_bare_ns": {"median": 496.6}}]}]}}"#;
-        let code = "pub const SHIFT: u32 = 14;\npub const BYTES: u32 = 1 << SHIFT;\nconst SEGMENTS: u64 = 16_384;\n\
-                    const SOURCES: u32 = 262_144;";
-        let files = [("README.md", readme), ("docs/COUNTING.md", counting), ("a.rs", code), (PERFORMANCE, performance)];
-        let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
-        breaches_of(ROWS, &files).unwrap().into_iter().map(|breach| breach.reason).collect()
-    }
-
-    const README: &str = "Here one packet\n  costs 36 ns more, the meter's 497.";
-    const COUNTING: &str = "one in 16 KB, and 256\nMB in all, of 262 144 sources";
-
-    #[test]
-    fn a_number_that_its_source_does_not_have_is_found_on_either_side() {
-        assert_eq!(said(README, COUNTING), [""; 0]);
-        assert_eq!(said("one packet costs 24 ns more, the meter's 497", COUNTING), [DIFFERS]);
-        assert_eq!(said("one packet costs 36 ns more, the meter's 190", COUNTING), [DIFFERS]);
-        assert_eq!(said(README, "one in 8 KB, and 255 MB in all, of 262 145 sources"), [DIFFERS; 3]);
-    }
-
-    #[test]
-    fn a_phrase_that_is_gone_and_a_cost_without_a_source_are_found() {
-        assert_eq!(said(README, "nothing of that"), [GONE]);
-        assert_eq!(said(&format!("{README} Another costs 55 ns."), COUNTING), [NO_SOURCE]);
-        assert_eq!(said(&format!("{README} Another costs 1.5 µs."), COUNTING), [NO_SOURCE]);
-    }
-
-    #[test]
-    fn each_row_has_a_source_for_each_of_its_numbers() {
-        for row in QUOTED {
-            assert_eq!(row.phrase.matches('#').count(), row.sources.len(), "{}", row.phrase);
-        }
-    }
-}
+mod tests;

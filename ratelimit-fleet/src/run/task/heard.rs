@@ -79,7 +79,7 @@ mod tests {
     fn task(room: usize) -> (Task, mpsc::Receiver<Act>) {
         let (acts, heard) = mpsc::channel(room);
         let core = Core::new(HostId([1; 8]), names(), Settings::default(), Vec::new());
-        let me = Me { process: 5, name: "a".to_owned(), machine: 1, version: "0.1.0".to_owned() };
+        let me = Me { process: 5, name: "a".to_owned(), machine: 1, version: "0.2.0".to_owned() };
         let (published, _) = watch::channel(Status::default());
         let lost = std::sync::Arc::default();
         (Task::new(core, me, Access::default(), Duration::from_secs(1), lost, acts, published), heard)

@@ -67,7 +67,7 @@ fn a_neighbour_prefix_passes() {
 }
 
 #[test]
-fn stats_have_groups_apart_and_sources_without_them() {
+fn stats_list_groups_apart_and_name_the_group_that_refuses_a_source() {
     let (mut datapath, policy) = crawled();
     let now = datapath.now().unwrap();
     let mut census = Census::new(&policy, now, TOP_DEFAULT);
@@ -85,7 +85,14 @@ fn stats_have_groups_apart_and_sources_without_them() {
     );
     let top =
         TopSource::of(&policy, now, tracked.leaders[0], &datapath.source(tracked.leaders[0].addr()).unwrap(), &[]);
-    assert_eq!(top.map(|of| (of.limit, of.state)), Some((3, State::Ok)), "a source is told by its own limits");
+    let top = top.unwrap();
+    assert_eq!((top.limit, top.used < 3), (3, true), "used and limit are those of the source's own limit");
+    assert_eq!((top.state, top.reason.as_str()), (State::OverLimit, "over_limit"));
+    assert_eq!(top.group.as_deref(), Some("203.0.113.0/24"));
+    assert!(top.retry_after_seconds > 0.0, "{top:?}");
+    let neighbour = "203.0.114.1/32".parse().unwrap();
+    let neighbour = TopSource::of(&policy, now, neighbour, &datapath.source(address("203.0.114.1")).unwrap(), &[]);
+    assert_eq!(neighbour.map(|of| (of.state, of.group)), Some((State::Ok, None)), "its group is within the limit");
     let snapshot = Snapshot { groups, ..build(&mut datapath, &policy) };
     assert!(snapshot.without_sources().groups.is_empty(), "a group names addresses");
 }
