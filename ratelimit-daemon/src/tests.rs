@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
@@ -15,8 +15,8 @@ use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{ProblemKind, ReloadRequest, Stats};
 use ratelimit_control::server::HEADER_TIME_MAX;
 use ratelimit_control::socket::SocketError;
-use ratelimit_datapath::XdpMode;
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel};
+use ratelimit_datapath::{Left, Orphans, PinnedLayout, XdpMode};
 use ratelimit_policy::config::{OnExit, XdpModeChoice};
 use ratelimit_report::fixture::{address, config, opening};
 use ratelimit_report::snapshot;
@@ -36,6 +36,7 @@ mod lifts;
 mod lists;
 mod past;
 mod prefix_bans;
+mod signal;
 mod site;
 mod sources;
 mod suggest;
@@ -86,12 +87,8 @@ fn stats_at(moment: Moment) -> Stats {
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
     // No directory can be created there, not even by root, so tests share no state.
-    let host = Host {
-        look: Around::default,
-        attention: ratelimit_view::attention,
-        give_back_memory: || {},
-        store: Store::at("/dev/null/ratelimitd".into()),
-    };
+    let store = Store::at("/dev/null/ratelimitd".into());
+    let host = Host { look: Around::default, attention: ratelimit_view::attention, give_back_memory: || {}, store };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
@@ -562,52 +559,21 @@ async fn however_many_ask_at_once_all_are_answered() {
 #[tokio::test(start_paused = true)]
 async fn without_a_daemon_the_client_says_so_and_how_to_turn_off_what_is_still_enforcing() {
     let running = start_from_flags().await;
-    let (client, pins) = (running.client.clone(), running.directory.path().join("pins"));
+    let client = running.client.clone();
     running.events.send(Event::Stop).await.unwrap();
     running.task.await.unwrap().unwrap();
     let error = client.stats().await.unwrap_err();
     assert!(error.to_string().starts_with("no daemon answers at"), "{error}");
-    std::fs::create_dir_all(pins.join("v1")).unwrap();
-    let error = client.stats().await.unwrap_err();
-    assert!(error.to_string().starts_with("no daemon answers at"), "maps alone enforce nothing: {error}");
-    std::fs::write(pins.join("v1/link-eth0"), "").unwrap();
-    let error = client.stats().await.unwrap_err();
+    let left = || {
+        let (root, dir) = (PathBuf::from("/sys/fs/bpf/ratelimitd"), PathBuf::from("/sys/fs/bpf/ratelimitd/v1"));
+        let links = vec![("eth0".to_owned(), dir.join("link-eth0"))];
+        Orphans::Enforcing(Left { root, dir, layout: PinnedLayout::Own, links, alone: None, lapse: None })
+    };
+    let error = client.with_orphan_search(left).stats().await.unwrap_err();
     assert!(error.to_string().starts_with("STILL ENFORCING on eth0 without a daemon: no daemon answers at"), "{error}");
     let help = error.help().join("\n");
-    let (pin, off) = (pins.join("v1/link-eth0"), format!("sudo rm -r {}", pins.display()));
-    for words in [&*pin.display().to_string(), "detach it: sudo ratelimitd detach", &off] {
+    let (pin, off) = ("/sys/fs/bpf/ratelimitd/v1/link-eth0", "sudo rm -r /sys/fs/bpf/ratelimitd");
+    for words in [pin, "detach it: sudo ratelimitd detach", off] {
         assert!(help.contains(words), "no {words:?} in: {help}");
     }
-}
-
-/// Runs on a thread of its own, because capabilities are given up per thread.
-#[test]
-fn a_real_signal_ends_a_real_run() {
-    std::thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let directory = tempfile::tempdir().unwrap();
-            let config = config(directory.path(), 3);
-            let client = Client::new(&config.socket);
-            let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-            let host = HostFunctions {
-                look: Around::default,
-                attention: ratelimit_view::attention,
-                give_up_privileges: || {},
-                give_back_memory: || {},
-            };
-            let daemon = run(config, ConfigSource::Flags, |_| Ok(datapath), |_| {}, host);
-            let user = async {
-                while client.health().await.is_err() {
-                    tokio::task::yield_now().await;
-                }
-                nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGTERM).unwrap();
-            };
-            let (ended, ()) = tokio::join!(daemon, user);
-            ended.unwrap();
-            assert_eq!(kernel.calls().last().map(String::as_str), Some("shutdown detach"));
-        });
-    })
-    .join()
-    .unwrap();
 }

@@ -22,7 +22,7 @@ use ratelimit_policy::desired::{self, Access, Mode, Per, Policy, Ports, Refuse, 
 /// Failure of a policy to fit into the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Number of rules.
+    /// Number of rules in the policy.
     #[error("{0} rules; there is room for {RULES_MAX}")]
     Rules(usize),
     /// Rule, and its number of limits.

@@ -12,6 +12,7 @@ mod figures;
 mod fuzz;
 mod install;
 mod interrupt;
+mod layers;
 mod lint;
 mod markdown;
 mod packages;

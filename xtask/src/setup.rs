@@ -2,7 +2,7 @@
 //!
 //! Changes none of the user's defaults. Its own builds go to a separate directory under cargo's home. The compiler that
 //! it links in rustup has its own name. A service that comes with a package stays off. The result is a record that
-//! ratelimit-datapath/build.rs reads.
+//! ratelimit-kernel/build.rs reads.
 
 mod apt;
 pub(crate) mod axe;

@@ -2,7 +2,8 @@
 //!
 //! The table in `rules` says which patterns are forbidden where, and why. This module applies it to the files of the
 //! repository. `scenarios` checks a document against the tests, `documents` checks all documents against the
-//! repository, and `comments` counts the doc comments that are hard to read.
+//! repository, and `comments` counts the doc comments that are hard to read. `layers` finds crates that need the BPF
+//! compiler and should not.
 
 mod comments;
 mod documents;
@@ -20,6 +21,7 @@ use anyhow::{Context, Result};
 use regex_lite::Regex;
 
 use crate::dist::licences;
+use crate::layers::Graph;
 use crate::{run, workspace};
 use rules::{LONG_FILES, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX, Scope};
 use source::Source;
@@ -30,6 +32,10 @@ const LONG: &str =
     "a file of more than 450 shipped lines is cut along a seam, or has its reason in LONG_FILES of tidy/rules.rs";
 const NOT_LONG: &str =
     "a file in LONG_FILES of tidy/rules.rs is longer than 450 lines: this one needs no reason any more";
+
+const NEEDS_BPF: &str =
+    "a crate below the edge builds without the BPF compiler: it takes from the kernel side only what is handed in";
+const NOT_AT_THE_EDGE: &str = "a crate in EDGE of layers.rs exists and needs the BPF compiler: this one does not";
 
 const LICENCE: &str = "a dependency comes from the registry, under a licence that deny.toml allows";
 
@@ -49,11 +55,12 @@ pub(crate) fn run() -> Result<ExitCode> {
     breaches.extend(comments::breaches(&files)?);
     let refused = licences::refused()?;
     breaches.extend(refused.iter().map(|package| breach("deny.toml", 1, package, LICENCE)));
+    breaches.extend(breaches_of_layers(&Graph::read()?));
     for breach in &breaches {
         println!("{breach}");
     }
     if breaches.is_empty() {
-        println!("tidy: {} rules hold in {} files", rules.len() + 12, files.len());
+        println!("tidy: {} rules hold in {} files", rules.len() + 14, files.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!("tidy: {} breaches in {} files", breaches.len(), files.len());
@@ -136,6 +143,15 @@ fn breach_of_length(path: &str, source: &Source) -> Option<Breach> {
         (true, true) | (false, false) => return None,
     };
     Some(breach(path, lines, &format!("{lines} lines"), reason))
+}
+
+/// Checks which crates need the BPF compiler.
+fn breaches_of_layers(graph: &Graph) -> Vec<Breach> {
+    let needless = graph.needless().into_iter().map(|chain| {
+        breach(&format!("{}/Cargo.toml", chain.first().map_or("", String::as_str)), 1, &chain.join(" -> "), NEEDS_BPF)
+    });
+    let others = graph.not_at_the_edge().into_iter().map(|name| breach(name, 1, name, NOT_AT_THE_EDGE));
+    needless.chain(others).collect()
 }
 
 fn is_tests(path: &str) -> bool {

@@ -4,7 +4,7 @@
 
 use crate::distribution::Version;
 
-/// A feature that [`ratelimit_datapath::probe`] tries.
+/// A feature that [`ratelimit_kernel::probe`] tries.
 pub(super) struct Feature {
     /// Name, as the probe gives it.
     pub(super) name: &'static str,
@@ -60,7 +60,7 @@ pub(super) fn feature_named(name: &str) -> Option<&'static Feature> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ratelimit_datapath::probe::{HELPERS, MAPS};
+    use ratelimit_kernel::probe::{HELPERS, MAPS};
 
     use super::*;
 

@@ -14,7 +14,7 @@ use crate::run;
 const PROGRAM: &str = "ratelimit-userspace";
 const OBJECT: &str = "ratelimit-ebpf";
 /// Package that embeds the BPF object.
-const CARRIER: &str = "ratelimit-datapath";
+const CARRIER: &str = "ratelimit-kernel";
 const SQLITE: &str = "libsqlite3-sys";
 
 pub(super) fn document(epoch: u64) -> Result<String> {

@@ -1,4 +1,4 @@
-//! Record of set-up's results, which ratelimit-datapath/build.rs reads.
+//! Record of set-up's results, which ratelimit-kernel/build.rs reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -189,7 +189,7 @@ fn run_privileged(Job { test, wanted, told }: &Job<'_>, binary: &Path, tally: &m
     Ok(())
 }
 
-fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {
+pub(super) fn redis() -> impl Iterator<Item = (&'static str, Option<PathBuf>)> + Clone {
     REDIS_VARIABLES.into_iter().zip([REDIS.file(), REDIS.libraries().map(PathBuf::from)])
 }
 
@@ -214,7 +214,7 @@ pub(super) fn as_root(test: &Path, binary: &Path, more: &[(&'static str, PathBuf
 
 /// Runs tests, shows and counts their results. An unexplained failure of the executable counts as a failed test. An
 /// executable without output for [`SILENCE_MAX`] is ended and counts as failed.
-fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
+pub(super) fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
     listen_for(SILENCE_MAX, command, name, tally)
 }
 

@@ -34,6 +34,7 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-doctor/src/",
     "ratelimit-ebpf/src/",
     "ratelimit-fleet/src/",
+    "ratelimit-kernel/src/",
     "ratelimit-policy/src/",
     "ratelimit-report/src/",
     "ratelimit-top/src/",
@@ -60,7 +61,7 @@ pub(super) const LONG_FILES: &[(&str, &str)] = &[
     ("ratelimit-common/src/window.rs", "one word, and the arithmetic that packs, reads and changes it"),
     ("ratelimit-datapath/src/fake.rs", "for tests alone: one method for each of the trait's"),
     (
-        "ratelimit-datapath/src/pins.rs",
+        "ratelimit-kernel/src/pins.rs",
         "what outlives a daemon, of this layout and of earlier ones: who makes it and who removes it",
     ),
     ("ratelimit-ebpf/src/hold.rs", "one method for each of the trait's, and the function that it calls"),

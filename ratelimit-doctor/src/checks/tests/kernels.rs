@@ -1,6 +1,6 @@
 //! Tests of the kernel checks with feature tables of several distributions' kernels.
 
-use ratelimit_datapath::probe::Feature;
+use ratelimit_kernel::probe::Feature;
 use ratelimit_policy::config::HookChoice;
 
 use super::super::features::FEATURES;
