@@ -122,6 +122,7 @@ fn missing_in(shown: &str) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dist::VERSION;
 
     #[test]
     fn a_recording_is_read_as_its_text() {
@@ -148,6 +149,7 @@ mod tests {
         let (text, size) = (fs::read_to_string(&path).unwrap(), fs::metadata(&path).unwrap().len());
         assert!(size <= BYTES_MAX && text.contains("@keyframes"), "{size} bytes");
         assert!(text.contains(CLIENTS[0]) && text.contains("dry-run"));
+        assert!(text.contains(&format!("ratelimitd {VERSION},")), "record it again: it shows another version");
         let readme = fs::read_to_string(workspace::root().join("README.md")).unwrap();
         assert!(readme.contains(&format!("]({PICTURE})")));
     }
