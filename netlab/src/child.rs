@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -38,7 +38,11 @@ pub struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
     said: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
 }
+
+/// Maximum time in which the last lines of an ended child are read. Its own children may keep standard error open.
+const READ_WITHIN: Duration = Duration::from_millis(500);
 
 impl Child {
     /// Starts a command. Its standard error is kept, its standard output is discarded.
@@ -54,7 +58,7 @@ impl Child {
         let (send, lines) = channel();
         let said = Arc::new(Mutex::new(String::new()));
         let heard = Arc::clone(&said);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 let mut all = heard.lock().unwrap_or_else(PoisonError::into_inner);
                 all.push_str(&line);
@@ -63,7 +67,7 @@ impl Child {
                 let _nobody_waits = send.send(line);
             }
         });
-        Ok(Self { name, process, lines, said })
+        Ok(Self { name, process, lines, said, reader })
     }
 
     /// Returns the process id.
@@ -105,7 +109,7 @@ impl Child {
         kill(self.pid()?, signal).with_context(|| format!("signal {}", self.name))
     }
 
-    /// Waits until the child ends, and returns its status.
+    /// Waits until the child ends and its last lines are read, and returns its status.
     ///
     /// # Errors
     /// Fails if the time passes first.
@@ -113,6 +117,10 @@ impl Child {
         let deadline = Instant::now() + within;
         loop {
             if let Some(status) = self.process.try_wait()? {
+                let deadline = Instant::now() + READ_WITHIN;
+                while !self.reader.is_finished() && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(1));
+                }
                 return Ok(status);
             }
             if Instant::now() > deadline {
