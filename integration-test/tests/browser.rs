@@ -375,7 +375,7 @@ fn the_page_names_the_group_that_refuses_a_source_on_a_phone_too() {
     needs_root!(no_browser());
     let lab = Lab::new();
     let _web = lab.web();
-    let limits = ["--limit", "10/1h connections", "--limit", "3/1h connections per /24"];
+    let limits = ["--limit", "10/1h connections", "--limit", "3/1h connections per /24,/56"];
     let _daemon = lab.limit(&[&limits[..], &["--listen", PAGE]].concat());
     lab.assert_admitted(CLIENTS[0], 80, 2);
     lab.assert_admitted(CLIENTS[1], 80, 1);

@@ -441,8 +441,6 @@ pub const HISTORY: &[Key] = &[
 
 mod fleet;
 #[cfg(test)]
-mod schema;
-#[cfg(test)]
 mod tests;
 
 pub use fleet::FLEET;

@@ -15,7 +15,8 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::{Action, Reason};
 use serde::{Deserialize, Serialize};
 
-use ratelimit_datapath::{Attachment, InterfaceReading, Reading, Tallies};
+use self::interface::interface;
+use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
 use ratelimit_policy::desired::Policy;
 
 pub use ratelimit_datapath::{Hook, XdpMode};
@@ -29,6 +30,7 @@ mod events;
 mod explain;
 mod groups;
 mod guard;
+mod interface;
 mod list;
 mod list_files;
 mod map_error;
@@ -562,33 +564,6 @@ impl Volume {
             self.would_drop = self.would_drop.saturating_add(amount);
         }
     }
-}
-
-fn interface(read: &InterfaceReading, policy: &Policy, samples: &Samples, uptime: Duration) -> Interface {
-    let Traffic { packets, bytes } = Traffic::on(read);
-    let ruled = policy.rules.iter().map(|rule| rule.name.as_str()).zip(&read.rules);
-    let rows = ruled.chain([("", &read.unruled)]);
-    Interface {
-        name: read.name.clone(),
-        hook: read.attached.map(Attachment::hook),
-        xdp_mode: read.attached.and_then(Attachment::xdp_mode),
-        xdp_holder: read.xdp_holder.clone(),
-        attached: read.attached.is_some(),
-        problem: None,
-        packets,
-        bytes,
-        per_second: samples.rates(&read.name, packets, uptime),
-        counters: rows.flat_map(|(rule, tallies)| counters(rule, tallies)).collect(),
-    }
-}
-
-fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
-    let of = |reason: &Reason| {
-        let Tally { packets, bytes } = tallies.of(*reason);
-        let verdict = Outcome::from(reason.action());
-        Counter { rule: rule.to_owned(), verdict, reason: reason.label().to_owned(), packets, bytes }
-    };
-    Reason::ALL.iter().map(of).collect()
 }
 
 fn mode_of(policy: &Policy) -> Mode {

@@ -5,17 +5,19 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use ratelimit_common::layout::{Source, Unit as Counted};
+use ratelimit_common::layout::Source;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
-use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
 use serde::{Deserialize, Serialize};
 
+use self::level::{Level, remaining};
 use super::decision::{Decider, Decision, Known};
 use super::groups::{GroupCensus, GroupWindow};
 use super::{Unit, seconds};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Limit, Per, Policy, Refuse, WindowForm};
+
+mod level;
 
 /// Default number of sources in `top`.
 pub const TOP_DEFAULT: usize = 20;
@@ -548,81 +550,6 @@ impl WindowState {
     }
 }
 
-/// Fill of one window.
-struct Level {
-    used: u64,
-    elsewhere: u64,
-    over: bool,
-    is_shut: bool,
-}
-
-impl Level {
-    fn of(limit: &Limit, refuse: Refuse, source: &Source, now: Nanos) -> Self {
-        if limit.form == WindowForm::Gcra {
-            let over = limit.leak().next(leak_word(source), now, 1).is_none();
-            return Self { used: leak_used(limit, source, now), elsewhere: 0, over, is_shut: false };
-        }
-        let (arithmetic, bucket) = (limit.arithmetic(), now.bucket(limit.bucket_ns));
-        let is_shut = is_shut(limit, refuse, source, bucket);
-        let over = is_shut || !window::is_within_limit(&source.cells, arithmetic, bucket, 1);
-        let (own, elsewhere) = window::used_apart(&source.cells, arithmetic, bucket);
-        Self { used: own.saturating_add(elsewhere), elsewhere, over, is_shut }
-    }
-}
-
-/// Returns the amount that passes now, one unit after the other.
-fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
-    let left = limit.amount.saturating_sub(used);
-    let Some(burst) = limit.burst else { return left };
-    match limit.form {
-        WindowForm::Gcra => burst.saturating_sub(used),
-        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-            let current = window::Limit { full_buckets: 0, ..limit.arithmetic() };
-            left.min(burst.saturating_sub(window::used(&source.cells, current, now.bucket(limit.bucket_ns))))
-        }
-    }
-}
-
-/// Returns the word of a leaky bucket.
-const fn leak_word(source: &Source) -> u64 {
-    source.cells[0]
-}
-
-/// Returns the amount in a leaky bucket.
-fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
-    limit.leak_used(leak_word(source).saturating_sub(now.0))
-}
-
-/// Returns true if a refusal in this bucket closes the window until the next bucket, although one more unit may fit.
-/// The window then refuses everything, if the rule says so, or packets of many units like the refused one.
-fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
-    // The clock was read before the window, whose newest bucket may be later.
-    let newest = BucketIndex(bucket.0.saturating_add(u64::from(FULL_BUCKETS_MAX)));
-    let tells = match (limit.unit, refuse) {
-        (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::Excess) => false,
-        (Counted::Bytes, Refuse::Excess | Refuse::All)
-        | (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::All) => true,
-    };
-    tells && source.refused.is_within(newest, FULL_BUCKETS_MAX)
-}
-
-impl Retry {
-    /// Returns the wait until the limit admits again, `first` being the earliest bucket that can admit.
-    fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let room = window::free_from(&source.cells, limit.arithmetic(), first, 1);
-        let bucket = now.bucket(limit.bucket_ns);
-        let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.full_buckets()) + 1));
-        Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
-    }
-
-    /// Returns the wait for a leaky bucket, which can free at any time.
-    fn of_leak(limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let word = leak_word(source);
-        let room = limit.leak().free_from(word, now, 1);
-        Self { never: room.is_none(), after_ns: room.map_or(word, |room| room.0).saturating_sub(now.0) }
-    }
-}
-
 /// Returns the source in JSON notation: an address, or a prefix if it is shorter.
 pub fn source_text(source: IpNet) -> String {
     if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
@@ -632,10 +559,6 @@ pub fn source_text(source: IpNet) -> String {
 pub fn source_key(source: &str) -> (Option<IpNet>, String) {
     let prefix = source.parse::<IpNet>().or_else(|_| source.parse::<IpAddr>().map(IpNet::from));
     (prefix.ok(), source.to_owned())
-}
-
-fn until(bucket: BucketIndex, bucket_ns: u64, now: Nanos) -> u64 {
-    bucket.start(bucket_ns).0.saturating_sub(now.0)
 }
 
 /// Returns the used share of the limit in units of 2^-32. Counts have at most 47 bits, so nothing overflows.

@@ -1,5 +1,7 @@
 //! Tests of the table of keys against the parser, in both directions.
 
+mod schema;
+
 use std::path::Path;
 
 use super::*;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{FLEET, HISTORY, Key, OVERRIDE, RULE, SAFETY, TOP, Value};
 
 /// Text of the committed schema.
-const WRITTEN: &str = include_str!("../../../../docs/ratelimitd.schema.json");
+const WRITTEN: &str = include_str!("../../../../../docs/ratelimitd.schema.json");
 
 /// Returns the schema of the whole file.
 fn schema() -> Json {
