@@ -7,6 +7,7 @@
 mod batch;
 mod reader;
 mod rules;
+mod shadows;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -211,7 +212,8 @@ impl AccessLogs {
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
-        let counts: Vec<Counted> = rule.limits.iter().filter_map(Counted::of).collect();
+        let conditioned = rule.shadow_limits.iter().filter(|limit| limit.condition.is_some());
+        let counts: Vec<Counted> = rule.limits.iter().chain(conditioned).filter_map(Counted::of).collect();
         for log in rule.access_logs.iter().filter(|_| !counts.is_empty()) {
             let at = wanted.iter().position(|of| of.log == *log).unwrap_or_else(|| {
                 wanted.push(Wanted { log: log.clone(), counts: Vec::new() });
@@ -343,7 +345,8 @@ impl<D: Datapath> Engine<D> {
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
-        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, charges_conditions) {
+        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, (charges_conditions, moment))
+        {
             tracing::warn!("charge the requests of access log {}: {:#}", batch.log, anyhow::Error::from(error));
         }
         if let Some(position) = batch.position {
@@ -358,12 +361,13 @@ impl<D: Datapath> Engine<D> {
         name: &AccessLog,
         requests: &[Logged],
         counts: &[Counted],
-        charges_conditions: bool,
+        (charges_conditions, moment): (bool, Moment),
     ) -> Result<(), DatapathError> {
         let Self { datapath, enforced, access_logs, .. } = self;
         let policy = &enforced.desired.policy;
         let now = datapath.now()?;
         let mut charged = Ok(());
+        let mut begun = Vec::new();
         for (rule, sources) in access_logs.rules.by_rule(policy, name, requests, now) {
             let read = access_logs.rules.read(datapath, policy, rule, &sources, now);
             let sources = read.unwrap_or_else(|error| {
@@ -376,10 +380,12 @@ impl<D: Datapath> Engine<D> {
                 charged = charged.and(settled);
                 if lines > 0 && charges_conditions {
                     charged = charged.and(rules::charge_conditions(datapath, policy, rule, &source, counts));
+                    let (of, lines) = ((policy, rule), (lines, counts));
+                    charged = charged.and(shadows::charge(datapath, of, &source, lines, now, &mut begun));
                 }
             }
         }
-        charged
+        self.tell_events(&begun, moment).and(charged)
     }
 }
 
