@@ -89,6 +89,12 @@ impl Ledger {
         self.buckets.iter().map(|bucket| bucket.counted.saturating_add(bucket.corrected)).fold(0, u64::saturating_add)
     }
 
+    /// Returns the number of counted requests in buckets from `oldest` on that are matched with a line.
+    pub(crate) fn matched(&self, oldest: u64) -> u64 {
+        let live = self.buckets.iter().filter(|bucket| bucket.number >= oldest);
+        live.map(|bucket| bucket.counted.saturating_sub(bucket.open)).fold(0, u64::saturating_add)
+    }
+
     /// Returns the number of requests that were charged in buckets from `oldest` on.
     pub(crate) fn corrected(&self, oldest: u64) -> u64 {
         let live = self.buckets.iter().filter(|bucket| bucket.number >= oldest);

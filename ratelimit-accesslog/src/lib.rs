@@ -35,7 +35,7 @@ pub use follower::{Follower, Limits, Polled, State};
 pub use open::Source;
 pub use peers::{Judgement, Outcomes, PeerCheck, Peers};
 pub use position::{FilePosition, Position};
-pub use reconciler::{Reconciler, Settings};
+pub use reconciler::{Outlook, Reconciler, Settings};
 
 #[cfg(test)]
 mod tests;

@@ -42,6 +42,15 @@ impl Settings {
     }
 }
 
+/// Result that [`Reconciler::settle`] would have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Number of requests that would be charged.
+    pub charged: u64,
+    /// Number of requests that would then be used in the window, in buckets up to the one after the current one.
+    pub used: u64,
+}
+
 /// Reconciliation state of the sources of one rule.
 ///
 /// A line is matched with the oldest counted request of the window that has no line yet. A line without a match is
@@ -112,6 +121,20 @@ impl<K: Eq + Hash + Copy> Reconciler<K> {
             self.beyond.remember(key, now);
         }
         charged
+    }
+
+    /// Returns what [`Self::settle`] would charge now, or more where the kernel took requests back. Books nothing.
+    #[must_use]
+    pub fn outlook(&self, key: K, now: u64, lines: u64, counts: &[(u64, u64)]) -> Outlook {
+        let (oldest, last) = (self.oldest(now), self.bucket(now).saturating_add(1));
+        let live = counts.iter().filter(|(number, _)| (oldest..=last).contains(number));
+        let total = live.map(|(_, total)| *total).fold(0, u64::saturating_add);
+        let source = self.sources.get(&key);
+        let corrected = source.map_or(0, |source| source.corrected(oldest));
+        let matched = source.map_or(0, |source| source.matched(oldest));
+        let counted = total.saturating_sub(corrected.saturating_mul(self.settings.charged_in));
+        let charged = lines.saturating_sub(counted.saturating_sub(matched));
+        Outlook { charged, used: counted.saturating_add(corrected).saturating_add(charged) }
     }
 
     /// Cancels `amount` charges that were settled into a bucket but could not be made, for example because the limit is

@@ -5,9 +5,11 @@
 //! then reads the windows of their sources, and charges.
 
 mod batch;
+mod charging;
 mod reader;
 mod rules;
 mod shadows;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_accesslog::{Judgement, Outcomes, PeerCheck, Peers, Position, State};
 use ratelimit_common::time::Nanos;
-use ratelimit_datapath::{Datapath, DatapathError};
+use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::{AccessLog, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport, CheckReport};
 use serde::{Deserialize, Serialize};
@@ -26,20 +28,17 @@ use tokio::sync::Notify;
 use self::batch::{Batch, Counted, Requests};
 use self::reader::{Reader, Wanted};
 use self::rules::{Rules, Source};
+use self::waiting::Waiting;
 use super::engine::Engine;
 use super::moment::Moment;
 
-/// Interval at which multiplicities are updated and positions are saved, even if no lines arrive.
+/// Interval at which lines that wait are charged, multiplicities are updated and positions are saved. A killed daemon
+/// reads the lines behind the saved position again. That charges nothing while the windows exist.
 pub(super) const LOGS_EVERY: Duration = Duration::from_secs(1);
 /// Name of the state file with the reading position of each log.
 const FILE: &str = "access-logs.json";
 /// Maximum number of batches processed in one turn of the task, so that turns stay short.
 const BATCHES_PER_TURN: usize = 8;
-/// Interval at which positions are saved. A killed daemon reads the remaining lines again. That charges nothing while
-/// the windows exist.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which multiplicities are updated. They also fall without new lines.
-const RENEW_EVERY: Duration = LOGS_EVERY;
 /// Maximum number of clients per log that are known to have had a window.
 const WERE_PEERS_MAX: usize = 1 << 16;
 /// Time after the last report of its end for which a log counts as being at its end.
@@ -56,13 +55,13 @@ pub(super) struct AccessLogs {
     /// Error of the last start of the reader, if it failed.
     failed: Option<String>,
     logs: BTreeMap<AccessLog, Log>,
+    waiting: Waiting,
     rules: Rules,
     /// Positions of the logs. None until the file of an earlier run is read.
     read_to: Option<ReadTo>,
-    saved_at: Duration,
     must_save: bool,
-    /// Daemon's uptime at the last update of the multiplicities.
-    renewed_at: Duration,
+    /// Daemon's uptime when [`LOGS_EVERY`] last began.
+    settled_at: Duration,
 }
 
 /// Positions of the logs by name.
@@ -135,8 +134,9 @@ impl AccessLogs {
     /// Forgets clients after their windows were erased: the requests that lines added, and their multiplicities.
     pub(super) fn forget(&mut self, clients: &[IpNet]) {
         self.rules.forget(clients);
+        self.waiting.forget(clients);
         // Packets must see the change immediately.
-        self.renewed_at = Duration::ZERO;
+        self.settled_at = Duration::ZERO;
         self.arrived.notify_one();
     }
 
@@ -176,10 +176,10 @@ impl AccessLogs {
         self.logs.iter().map(report).collect()
     }
 
-    /// Judges the lines of a source. Returns the number of lines that charge.
-    fn judged(&mut self, name: &AccessLog, source: &Source) -> u64 {
+    /// Judges lines of a source. Returns the number of those that charge.
+    fn judged(&mut self, name: &AccessLog, source: &Source, lines: u64) -> u64 {
         let Some(log) = self.logs.get_mut(name) else { return 0 };
-        let mut lines = 0;
+        let mut charging = 0;
         let (is_peer, was_peer) = (source.is_peer(), log.were_peers.contains(&source.client));
         if is_peer && !was_peer {
             if log.were_peers.len() >= WERE_PEERS_MAX {
@@ -187,12 +187,12 @@ impl AccessLogs {
             }
             log.were_peers.insert(source.client);
         }
-        for _ in 0..source.requests.lines {
+        for _ in 0..lines {
             let (judgement, change) = log.peers.judge(is_peer, was_peer);
-            lines += u64::from(judgement == Judgement::Charge);
+            charging += u64::from(judgement == Judgement::Charge);
             change.into_iter().for_each(|change| tell_change(name, change));
         }
-        lines
+        charging
     }
 
     fn log(&mut self, name: &AccessLog, uptime: Duration) -> &mut Log {
@@ -236,18 +236,25 @@ impl<D: Datapath> Engine<D> {
             let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
             self.reconcile(batch, moment);
         }
-        self.renew_multiplicities(moment);
-        self.save_positions(moment, false);
+        if moment.uptime.saturating_sub(self.access_logs.settled_at) >= LOGS_EVERY {
+            self.settle_logs(moment);
+        }
     }
 
-    /// Updates once per second what the kernel reads about logs: multiplicities that changed or expire soon, and the
-    /// rules with logs that are read in time.
+    /// Charges the lines that wait, then updates what the kernel reads about logs, and saves the positions.
+    pub(super) fn settle_logs(&mut self, moment: Moment) {
+        self.access_logs.settled_at = moment.uptime;
+        if let Err(error) = self.settle_waiting(moment) {
+            tracing::warn!("charge the requests of access logs: {:#}", anyhow::Error::from(error));
+        }
+        self.renew_multiplicities(moment);
+        self.save_positions();
+    }
+
+    /// Updates what the kernel reads about logs: multiplicities that changed or expire soon, and the rules with logs
+    /// that are read in time.
     fn renew_multiplicities(&mut self, moment: Moment) {
         let Self { datapath, enforced, access_logs, .. } = self;
-        if moment.uptime.saturating_sub(access_logs.renewed_at) < RENEW_EVERY {
-            return;
-        }
-        access_logs.renewed_at = moment.uptime;
         let policy = &enforced.desired.policy;
         let mut renewed = datapath.now().and_then(|now| access_logs.rules.renew_multiplicities(datapath, policy, now));
         let in_time = |name: &AccessLog| {
@@ -265,14 +272,12 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Saves the positions of the logs when due, or at the end.
-    pub(super) fn save_positions(&mut self, moment: Moment, is_end: bool) {
+    /// Saves the positions of the logs if they changed. No line before them may wait.
+    fn save_positions(&mut self) {
         let logs = &mut self.access_logs;
-        let is_due = is_end || moment.uptime.saturating_sub(logs.saved_at) >= SAVE_EVERY;
-        if !logs.must_save || !is_due {
+        if !std::mem::take(&mut logs.must_save) {
             return;
         }
-        (logs.saved_at, logs.must_save) = (moment.uptime, false);
         if let Some(read_to) = &logs.read_to
             && let Err(error) = self.host.store.save(FILE, read_to)
         {
@@ -302,6 +307,8 @@ impl<D: Datapath> Engine<D> {
         for batch in self.access_logs.reader.take().map(Reader::finish).unwrap_or_default() {
             self.reconcile(batch, moment);
         }
+        // The lines that wait have the counts of the last reader.
+        self.settle_logs(moment);
         let Self { access_logs: logs, host, enforced, .. } = self;
         let mut read_to = logs.read_to.take().unwrap_or_else(|| host.store.load(FILE).unwrap_or_default());
         let names: BTreeSet<&AccessLog> = wanted.iter().map(|of| &of.log).collect();
@@ -340,52 +347,18 @@ impl<D: Datapath> Engine<D> {
         let charges_conditions = log.has_caught_up;
         // A log that cannot be read has not reached its end.
         log.has_caught_up |= batch.is_at_end && batch.state == State::Following;
-        (log.state, log.behind_bytes) = (Some(batch.state), batch.behind_bytes);
+        (log.state, log.behind_bytes) = (Some(batch.state.clone()), batch.behind_bytes);
         log.is_at_end = batch.is_at_end;
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
-        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, (charges_conditions, moment))
-        {
+        if let Err(error) = self.charge_batch(&batch, charges_conditions, moment) {
             tracing::warn!("charge the requests of access log {}: {:#}", batch.log, anyhow::Error::from(error));
         }
         if let Some(position) = batch.position {
             self.access_logs.read_to.get_or_insert_default().logs.insert(batch.log.to_string(), position);
             self.access_logs.must_save = true;
         }
-    }
-
-    /// Charges requests of a log. Returns the first error, but charges the other sources regardless.
-    fn charge_logged(
-        &mut self,
-        name: &AccessLog,
-        requests: &[Logged],
-        counts: &[Counted],
-        (charges_conditions, moment): (bool, Moment),
-    ) -> Result<(), DatapathError> {
-        let Self { datapath, enforced, access_logs, .. } = self;
-        let policy = &enforced.desired.policy;
-        let now = datapath.now()?;
-        let mut charged = Ok(());
-        let mut begun = Vec::new();
-        for (rule, sources) in access_logs.rules.by_rule(policy, name, requests, now) {
-            let read = access_logs.rules.read(datapath, policy, rule, &sources, now);
-            let sources = read.unwrap_or_else(|error| {
-                charged = Err(error);
-                Vec::new()
-            });
-            for source in sources {
-                let lines = access_logs.judged(name, &source);
-                let settled = access_logs.rules.settle(datapath, policy, rule, &source, (lines, counts), now);
-                charged = charged.and(settled);
-                if lines > 0 && charges_conditions {
-                    charged = charged.and(rules::charge_conditions(datapath, policy, rule, &source, counts));
-                    let (of, lines) = ((policy, rule), (lines, counts));
-                    charged = charged.and(shadows::charge(datapath, of, &source, lines, now, &mut begun));
-                }
-            }
-        }
-        self.tell_events(&begun, moment).and(charged)
     }
 }
 

@@ -61,7 +61,7 @@ impl<D: Datapath> Engine<D> {
     fn end(&mut self, left: OnExit, by: Option<&Requester>, moment: Moment) -> Result<(), DatapathError> {
         self.tell_begun(moment);
         self.settle_fleet();
-        self.save_positions(moment, true);
+        self.settle_logs(moment);
         let reading = self.datapath.read().ok();
         let done = self.statistics.done(reading.as_ref(), moment.uptime);
         reach(Point::EndTold);

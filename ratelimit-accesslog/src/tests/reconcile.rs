@@ -50,7 +50,10 @@ impl Run {
             .filter(|((of, _), _)| *of == key)
             .map(|((_, bucket), total)| (*bucket, *total))
             .collect();
-        let charge = self.reconciler.settle(key, self.now, self.lines.remove(&key).unwrap_or(0), &counts);
+        let lines = self.lines.remove(&key).unwrap_or(0);
+        let outlook = self.reconciler.outlook(key, self.now, lines, &counts);
+        let charge = self.reconciler.settle(key, self.now, lines, &counts);
+        assert!(outlook.charged >= charge, "{outlook:?}: {charge}");
         self.count(key, charge);
         self.charged += charge;
         charge
@@ -72,6 +75,23 @@ fn lines_that_counts_match_charge_nothing() {
     run.log(1, 1);
     assert_eq!(run.settle(1), 1);
     assert_eq!(run.window(1), 4);
+}
+
+#[test]
+fn the_outlook_is_what_a_settlement_charges_and_uses() {
+    let mut reconciler = Reconciler::new(Settings { charged_in: 2, ..Settings::new(SECOND, FULL) });
+    let bucket = START / SECOND;
+    let mut settle = |lines, total| {
+        let outlook = reconciler.outlook(1, START, lines, &[(bucket, total)]);
+        assert_eq!(reconciler.settle(1, START, lines, &[(bucket, total)]), outlook.charged);
+        (outlook.charged, outlook.used)
+    };
+    assert_eq!(settle(2, 3), (0, 3));
+    assert_eq!(settle(3, 3), (2, 5));
+    // The two charges are in both windows, and the kernel has counted one more.
+    assert_eq!(settle(1, 8), (0, 6));
+    assert_eq!(settle(4, 8), (4, 10));
+    assert_eq!(reconciler.outlook(1, START, 0, &[(bucket - u64::from(FULL) - 1, 9)]).used, 6, "what expired is unused");
 }
 
 #[test]

@@ -47,6 +47,12 @@ impl Requests {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count = count.saturating_add(*more));
     }
 
+    /// Returns these requests, at most `lines` in each count.
+    pub(super) fn at_most(&self, lines: u64) -> Self {
+        let counts = self.counts.iter().map(|count| (*count).min(lines)).collect();
+        Self { lines: self.lines.min(lines), counts }
+    }
+
     /// Returns the number of lines that charge a limit. `counts` are those of the log.
     pub(super) fn of(&self, limit: &Limit, counts: &[Counted]) -> u64 {
         let at = Counted::of(limit).and_then(|of| counts.iter().position(|count| *count == of));

@@ -21,6 +21,9 @@ use super::batch::{Counted, Requests};
 /// their sum.
 const CHARGED_IN: u64 = 2;
 
+/// Fraction of a limit, as a divisor, that may wait to be charged if the limit's own window is not known.
+const SMALLER_PART: u64 = 10;
+
 /// Reconcilers by rule name.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
@@ -80,11 +83,10 @@ impl OfRule {
     }
 }
 
-/// Source with lines in a batch, and the kernel's counts for it.
+/// Source of lines, and the kernel's counts for it.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) client: IpNet,
-    pub(super) requests: Requests,
     /// Index and count of each bucket in the source's windows.
     counts: Vec<(u64, u64)>,
     /// True if a window of a limit with conditions is not empty.
@@ -98,8 +100,7 @@ impl Source {
     }
 }
 
-/// Charges a source's requests that meet conditions to the limits with these conditions. `counts` are those of the
-/// log.
+/// Charges a client's requests that meet conditions to the limits with these conditions. `counts` are those of the log.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
@@ -107,12 +108,12 @@ pub(super) fn charge_conditions<D: Datapath>(
     datapath: &mut D,
     policy: &Policy,
     at: usize,
-    source: &Source,
-    counts: &[Counted],
+    client: IpNet,
+    (requests, counts): (&Requests, &[Counted]),
 ) -> Result<(), DatapathError> {
     let limits = policy.rules.get(at).into_iter().flat_map(|rule| &rule.limits);
-    let met = limits.filter(|limit| limit.condition.is_some()).map(|limit| (limit, source.requests.of(limit, counts)));
-    charge_limits(datapath, source.client, at, met)
+    let met = limits.filter(|limit| limit.condition.is_some()).map(|limit| (limit, requests.of(limit, counts)));
+    charge_limits(datapath, client, at, met)
 }
 
 /// Charges each limit of the rule at index `at` its amount. Returns the first error, but charges the other limits
@@ -131,26 +132,27 @@ fn charge_limits<'a, D: Datapath>(
 }
 
 /// Charges `amount` of `lines`, those without a counted packet, to the rule's request limits. A limit with a shorter
-/// window is charged only for its young lines. The youngest lines are taken to be the counted ones.
+/// window is charged only for its young lines. The youngest lines are taken to be the counted ones. `counts` are those
+/// of the log.
 ///
 /// # Errors
 /// Fails if a window cannot be written.
 fn charge_requests<D: Datapath>(
     datapath: &mut D,
     (rule, at): (&Rule, usize),
-    source: &Source,
+    client: IpNet,
     (lines, amount): (u64, u64),
-    counts: &[Counted],
+    (requests, counts): (&Requests, &[Counted]),
 ) -> Result<(), DatapathError> {
     if amount == 0 {
         return Ok(());
     }
     let limits = || rule.limits.iter().filter(|limit| limit.is_reconciled());
-    let young = |limit: &Limit| source.requests.of(limit, counts).min(lines).saturating_sub(lines - amount);
+    let young = |limit: &Limit| requests.of(limit, counts).min(lines).saturating_sub(lines - amount);
     if limits().all(|limit| young(limit) == amount) {
-        return datapath.charge_requests(source.client, at, amount);
+        return datapath.charge_requests(client, at, amount);
     }
-    charge_limits(datapath, source.client, at, limits().map(|limit| (limit, young(limit))))
+    charge_limits(datapath, client, at, limits().map(|limit| (limit, young(limit))))
 }
 
 /// Returns the limit that reconciles a rule, and its index. The longest window is chosen, because lines of slow
@@ -184,7 +186,7 @@ impl Rules {
         parts
     }
 
-    /// Reads the kernel's counts for these sources.
+    /// Reads the kernel's counts for these clients, in their order.
     ///
     /// # Errors
     /// Fails if the windows cannot be read.
@@ -193,14 +195,13 @@ impl Rules {
         datapath: &mut D,
         policy: &Policy,
         at: usize,
-        sources: &BTreeMap<IpNet, Requests>,
+        clients: &[IpNet],
         now: Nanos,
     ) -> Result<Vec<Source>, DatapathError> {
         let Some((position, limit)) = policy.rules.get(at).and_then(reconciled) else { return Ok(Vec::new()) };
-        let clients: Vec<IpNet> = sources.keys().copied().collect();
         let side = |side| LimitAt { rule: at, limit: position, side };
-        let verified = datapath.admitted(side(Side::Verified), &clients)?;
-        let others = datapath.admitted(side(Side::Unverified), &clients)?;
+        let verified = datapath.admitted(side(Side::Verified), clients)?;
+        let others = datapath.admitted(side(Side::Unverified), clients)?;
         let current = now.bucket(limit.bucket_ns).0;
         let oldest = current.saturating_sub(u64::from(limit.arithmetic().full_buckets));
         let live = |cells: &[Cell]| -> BTreeMap<u64, u64> {
@@ -210,24 +211,44 @@ impl Rules {
         let mut has_met = vec![false; clients.len()];
         for (position, limit) in policy.rules[at].limits.iter().enumerate().filter(|(_, of)| of.condition.is_some()) {
             let oldest = now.bucket(limit.bucket_ns).0.saturating_sub(limit.full_buckets().into());
-            let met = datapath.admitted(LimitAt { rule: at, limit: position, side: Side::Unverified }, &clients)?;
+            let met = datapath.admitted(LimitAt { rule: at, limit: position, side: Side::Unverified }, clients)?;
             let is_live = |cells: &[Cell]| cells.iter().any(|cell| cell.count > 0 && cell.bucket.0 >= oldest);
             has_met.iter_mut().zip(&met).for_each(|(has_met, cells)| *has_met |= is_live(cells));
         }
         let windows = verified.iter().zip(&others).zip(has_met);
-        let read = sources.iter().zip(windows).map(|((client, requests), ((verified, others), has_met))| {
+        let read = clients.iter().zip(windows).map(|(client, ((verified, others), has_met))| {
             let mut counts = live(verified);
             for (bucket, count) in live(others) {
                 let sum = counts.entry(bucket).or_default();
                 *sum = sum.saturating_add(count);
             }
-            Source { client: *client, requests: requests.clone(), counts: counts.into_iter().collect(), has_met }
+            Source { client: *client, counts: counts.into_iter().collect(), has_met }
         });
         Ok(read.collect())
     }
 
-    /// Charges the lines of a source beyond its counted requests. At most `lines` of them may charge. `counts` are
-    /// those of the log.
+    /// Returns true if the lines of a source would take it beyond a limit. `counts` are those of the log.
+    ///
+    /// Only the window of the longest limit is known. A smaller limit counts as exceeded if a tenth of it would be
+    /// charged at once.
+    pub(super) fn would_exceed(
+        &mut self,
+        policy: &Policy,
+        at: usize,
+        source: &Source,
+        (requests, counts): (&Requests, &[Counted]),
+        now: Nanos,
+    ) -> bool {
+        let Some(rule) = policy.rules.get(at) else { return false };
+        let Some((_, limit)) = reconciled(rule) else { return false };
+        let smallest = rule.limits.iter().filter(|limit| limit.is_guardable()).map(|limit| limit.amount).min();
+        let smaller = smallest.filter(|smallest| *smallest < limit.amount);
+        let lines = requests.of(limit, counts);
+        let outlook = self.of_rule(rule, limit).reconciler.outlook(source.client, now.0, lines, &source.counts);
+        outlook.used > limit.amount || smaller.is_some_and(|smaller| outlook.charged > smaller / SMALLER_PART)
+    }
+
+    /// Charges the lines of a source beyond its counted requests. `counts` are those of the log.
     ///
     /// # Errors
     /// Fails if the windows cannot be written. Failed charges are not repeated.
@@ -237,18 +258,18 @@ impl Rules {
         policy: &Policy,
         at: usize,
         source: &Source,
-        (lines, counts): (u64, &[Counted]),
+        (requests, counts): (&Requests, &[Counted]),
         now: Nanos,
     ) -> Result<(), DatapathError> {
         let Some(rule) = policy.rules.get(at) else { return Ok(()) };
         let Some((_, limit)) = reconciled(rule) else { return Ok(()) };
-        let lines = source.requests.of(limit, counts).min(lines);
+        let lines = requests.of(limit, counts);
         if lines == 0 {
             return Ok(());
         }
         let of = self.of_rule(rule, limit);
         let amount = of.reconciler.settle(source.client, now.0, lines, &source.counts);
-        let charged = charge_requests(datapath, (rule, at), source, (lines, amount), counts);
+        let charged = charge_requests(datapath, (rule, at), source.client, (lines, amount), (requests, counts));
         match charged {
             Ok(()) => of.added = of.added.saturating_add(amount),
             Err(_) => of.reconciler.not_charged(source.client, of.reconciler.bucket(now.0), amount),

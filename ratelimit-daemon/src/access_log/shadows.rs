@@ -1,25 +1,25 @@
 //! Shadow limits with conditions. No packet charges them: log lines do, and the lines also show which requests an
 //! enforced limit would have refused.
 
+use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window;
 use ratelimit_datapath::{Datapath, DatapathError, EventLimit, KernelEvent, KernelEventKind};
 use ratelimit_policy::desired::Policy;
 
-use super::batch::Counted;
-use super::rules::Source;
+use super::batch::{Counted, Requests};
 
-/// Charges the shadow limits with conditions of the rule at index `at` for `lines` of a source. Adds an event to
-/// `begun` for each limit that would begin to refuse. `counts` are those of the log.
+/// Charges the shadow limits with conditions of the rule at index `at` for lines of a client. Adds an event to `begun`
+/// for each limit that would begin to refuse. `counts` are those of the log.
 ///
 /// # Errors
 /// Fails if a window cannot be read or written.
 pub(super) fn charge<D: Datapath>(
     datapath: &mut D,
     (policy, at): (&Policy, usize),
-    source: &Source,
-    (lines, counts): (u64, &[Counted]),
+    client: IpNet,
+    (requests, counts): (&Requests, &[Counted]),
     now: Nanos,
     begun: &mut Vec<KernelEvent>,
 ) -> Result<(), DatapathError> {
@@ -27,21 +27,21 @@ pub(super) fn charge<D: Datapath>(
     if shadows.iter().all(|limit| limit.condition.is_none()) {
         return Ok(());
     }
-    let windows = datapath.source(source.client.addr())?;
+    let windows = datapath.source(client.addr())?;
     for (index, limit) in shadows.iter().enumerate().filter(|(_, limit)| limit.condition.is_some()) {
         let bucket = now.bucket(limit.bucket_ns);
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
         let used = window.map_or(0, |reading| window::used(&reading.window.cells, limit.arithmetic(), bucket));
-        let met = source.requests.of(limit, counts).min(lines);
+        let (lines, met) = (requests.lines, requests.of(limit, counts));
         let Split { charged, refused } = Split::of(limit.amount, used, met, lines);
         if charged > 0 {
-            datapath.charge_limit(source.client, at, limit.slot, charged)?;
+            datapath.charge_limit(client, at, limit.slot, charged)?;
         }
-        if refused > 0 && datapath.add_refused(source.client, limit.slot, bucket, refused)? {
+        if refused > 0 && datapath.add_refused(client, limit.slot, bucket, refused)? {
             begun.push(KernelEvent {
                 time: now,
                 kind: KernelEventKind::WouldRefuse,
-                client: source.client,
+                client,
                 rule: Some(at),
                 limit: Some(EventLimit::Shadow(index)),
                 reason: Reason::OverLimit,

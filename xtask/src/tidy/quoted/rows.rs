@@ -219,10 +219,12 @@ pub(super) const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/ACCESS-LOG.md",
-        phrase: "it reads at most every # ms. A FIFO reports no writes, so the daemon polls it every # ms",
+        phrase: "the daemon reads at most every # ms. A FIFO reports no writes, so the daemon polls it every # ms. Lines of \
+                 a source within its limit are charged every # s",
         sources: &[
             Source::Constant("ratelimit-daemon/src/access_log/reader.rs", "PAUSE_MAX", 1),
             Source::Constant("ratelimit-daemon/src/access_log/reader.rs", "POLLED_EVERY", 1),
+            Source::Constant("ratelimit-daemon/src/access_log.rs", "LOGS_EVERY", 1),
         ],
     },
     Quoted {
