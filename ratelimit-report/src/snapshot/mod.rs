@@ -10,7 +10,6 @@ use crate::event::EventKind;
 use crate::fleet::Fleet;
 use crate::history::Health;
 use jiff::Timestamp;
-use ratelimit_common::layout::Tally;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::{Action, Reason};
 use serde::{Deserialize, Serialize};

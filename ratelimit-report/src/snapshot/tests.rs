@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Fault, Source, Unit as Counted};
+use ratelimit_common::layout::{Fault, Source, Tally, Unit as Counted};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::{BucketIndex, SECOND_NS};
 use ratelimit_common::window;
