@@ -105,6 +105,31 @@ fn a_multiplexing_client_exceeds_its_limit_once_by_requests_in_flight() {
 }
 
 #[test]
+fn requests_as_short_as_control_frames_are_refused_once_their_lines_are_charged() {
+    needs_root!();
+    const LIMIT: u64 = 10;
+    let site = Site::new();
+    let files = site.lab.directory().join("files");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(files.join("long"), "x".repeat(17_000)).unwrap();
+    let program = site.lab.directory().join("small_records.py");
+    fs::write(&program, include_str!("programs/small_records.py")).unwrap();
+    let _daemon = site.limit(&format!("{LIMIT}/1m"));
+    // Each HEADERS frame has the length of a window update, and follows an answer that allows one.
+    let ask = ["timeout", "30", "python3", "-B", program.to_str().unwrap(), SERVER[0], "1.3", "h2", "13", "2000"];
+    let output = site.lab.client.run(&[&ask[..], &["/files/long"]].concat()).unwrap();
+    let answered: u64 = output.stdout.trim().parse().unwrap_or_else(|_| panic!("{}{}", output.stdout, output.stderr));
+    println!("{answered} requests of a client that is allowed {LIMIT}");
+    assert!((LIMIT + 1..500).contains(&answered), "{answered}: {:#}", site.report());
+    // A window update within a download of a client within its limit is no request.
+    let url = format!("https://{}/files/large", SERVER[0]);
+    fs::write(files.join("large"), "x".repeat(30_000_000)).unwrap();
+    let curl = ["curl", "-sk", "--http2", "--interface", CLIENTS[1], "-o", "/dev/null", "-w", "%{size_download}", &url];
+    assert_eq!(site.lab.client.run(&curl).unwrap().stdout, "30000000");
+    assert!(once(|| (used(&site.lab, CLIENTS[1]) == 1).then_some(())).is_some());
+}
+
+#[test]
 fn lines_charge_no_one_but_peers_within_the_window() {
     needs_root!();
     let site = Site::new();
@@ -202,6 +227,45 @@ fn a_guesser_is_refused_after_its_failures_and_banned_and_who_fails_less_is_not(
         |line: &str| line.contains("banned by rule") && line.contains("5/1m requests path=/login method=POST");
     assert!(events.lines().any(is_told), "{events}");
     assert!(check.contains("with path=/login method=POST"), "{check}");
+}
+
+#[test]
+fn a_shadow_limit_with_conditions_says_what_it_would_refuse_and_refuses_nobody() {
+    needs_root!();
+    let site = Site::new();
+    let limits = "limits = [\"1000/1m\"]\nshadow_limits = [\"5/1m path=/login method=POST\", \"9/1m status=404\"]";
+    let _daemon = site.limit_by(&format!("{limits}\naccess_log = [\"{}\"]", site.log().display()));
+    let (login, page) = (format!("https://{}/login", SERVER[0]), format!("https://{}/", SERVER[0]));
+    let said = |client: &str| {
+        let check: Value = serde_json::from_str(&site.lab.ratelimitd(&["check", client, "--json"]).stdout).unwrap();
+        let shadow = check["shadow_limits"][0].clone();
+        (shadow["used"].as_u64().unwrap(), shadow["refused"].as_u64().unwrap())
+    };
+    let post = |client: &str| assert_eq!(post(&site.lab, client, &login), "200");
+    let is_said = |client: &str, wanted| once(|| (said(client) == wanted).then_some(())).is_some();
+    // Another client stays within the shadow limit.
+    (0..5).for_each(|_| post(CLIENTS[1]));
+    assert!(is_said(CLIENTS[1], (5, 0)), "{:?}", said(CLIENTS[1]));
+    // The request that exceeds the limit is served, and each later one would be refused, whatever its path.
+    (0..6).for_each(|_| post(CLIENT));
+    assert!(is_said(CLIENT, (6, 0)), "{:?}", said(CLIENT));
+    (0..3).for_each(|_| post(CLIENT));
+    assert!(is_said(CLIENT, (6, 3)), "{:?}", said(CLIENT));
+    let curl = ["curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", &page];
+    assert_eq!(site.lab.client.run(&curl).unwrap().stdout, "200");
+    assert!(is_said(CLIENT, (6, 4)), "{:?}", said(CLIENT));
+    let check = site.lab.ratelimitd(&["check", CLIENT]).stdout;
+    assert!(
+        check.contains("6 of 5 requests with path=/login method=POST used in 1m; 4 requests would have"),
+        "{check}"
+    );
+    let stats = site.lab.ratelimitd(&["stats"]).stdout;
+    let line = "5 requests in 1m with path=/login method=POST: would have dropped 4 requests of 1 source";
+    assert!(stats.contains(line), "{stats}");
+    let events = site.lab.ratelimitd(&["events"]).stdout;
+    let is_told = |line: &str| line.contains("would") && line.contains("5/1m requests path=/login method=POST");
+    assert_eq!(events.lines().filter(|line| is_told(line)).count(), 1, "{events}");
+    assert_eq!(site.lab.ratelimitd(&["suggest"]).code(), 0);
 }
 
 #[test]

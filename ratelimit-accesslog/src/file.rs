@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 
 use crate::event::Event;
@@ -93,7 +94,12 @@ impl OpenFile {
 
     /// Returns true if the metadata describe this file.
     pub(crate) fn is(&self, metadata: &Metadata) -> bool {
-        self.device == metadata.dev() && self.inode == metadata.ino()
+        self.id() == (metadata.dev(), metadata.ino())
+    }
+
+    /// Returns the device and the inode.
+    pub(crate) fn id(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     pub(crate) fn is_fifo(&self) -> bool {
@@ -238,6 +244,12 @@ impl OpenFile {
         if !self.is_fifo && self.head.len() < HEAD_MAX && self.offset == self.head.len() as u64 {
             self.head.extend(bytes.iter().take(HEAD_MAX - self.head.len()));
         }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -16,6 +16,7 @@ use crate::lines::Tally;
 use crate::open::{Source, find_copy, find_renamed, identify, open, state_of};
 use crate::position::{FilePosition, Position};
 use crate::socket::Listening;
+use crate::watch::Watch;
 
 /// Maximum number of rotated files that are read at once.
 const OLD_MAX: usize = 4;
@@ -121,9 +122,10 @@ pub struct Polled {
 ///
 /// A file that was rotated twice between two polls, without ever being seen under the log's name, is not read either.
 ///
-/// A file is polled at an interval, which bounds the delay. A socket should be waited for with `poll(2)` on
-/// [`Follower::socket`]: the kernel queues few datagrams (`net.unix.max_dgram_qlen`), and servers drop those beyond.
-/// The path must not be on a file system whose operations can block, such as NFS.
+/// Between polls, wait with `poll(2)` on [`Follower::written`]. A socket should be polled at once: the kernel queues few
+/// datagrams (`net.unix.max_dgram_qlen`), and servers drop those beyond. A file should also be polled at an interval,
+/// which bounds the delay after a rotation and on file systems that report no writes. The path must not be on a file
+/// system whose operations can block, such as NFS.
 #[derive(Debug)]
 pub struct Follower {
     source: Source,
@@ -137,6 +139,8 @@ pub struct Follower {
     /// Positions of files that were closed, oldest first.
     closed: VecDeque<FilePosition>,
     socket: Option<Listening>,
+    /// None if the system allows no watch.
+    watch: Option<Watch>,
     chunk: Vec<u8>,
 }
 
@@ -153,13 +157,28 @@ impl Follower {
         };
         let (current, socket) = (None, None);
         let (old, closed, chunk) = (Vec::new(), VecDeque::new(), vec![0; CHUNK + 1]);
-        Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, chunk }
+        let watch = if matches!(source, Source::File(_)) { Watch::new() } else { None };
+        Self { source, limits, resume, begins_at_start: false, current, old, closed, socket, watch, chunk }
     }
 
     /// Returns the socket to wait for, if the source is one and is bound.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(|socket| socket.as_fd())
+    }
+
+    /// Returns a descriptor that becomes readable when the log is written to, until the next poll. It is the socket if
+    /// the source is one. None if writes are not reported.
+    #[must_use]
+    pub fn written(&self) -> Option<BorrowedFd<'_>> {
+        self.socket().or_else(|| self.watch.as_ref().filter(|_| !self.is_unreported()).map(|watch| watch.as_fd()))
+    }
+
+    /// Returns true if the log is a file whose writes are not reported, such as a FIFO.
+    #[must_use]
+    pub fn is_unreported(&self) -> bool {
+        let is_watched = |file: &OpenFile| self.watch.as_ref().is_some_and(|watch| watch.has(file.id()));
+        self.current.as_ref().is_some_and(|current| !is_watched(current))
     }
 
     /// Returns the position up to which the log was read. None for a FIFO, a socket, or a log that could not be opened
@@ -189,6 +208,10 @@ impl Follower {
                 (Ok(()), self.poll_socket(&path, group.as_deref(), &mut budget, &mut tally, sink), None)
             }
             Source::File(path) => {
+                // Later writes make the descriptor readable again, also those that this poll reads.
+                if let Some(watch) = &self.watch {
+                    watch.drain();
+                }
                 let found = self.look(&path, now, &mut tally, &mut events);
                 let read = self.read(now, &mut budget, &mut tally, &mut events, sink);
                 let is_fifo = self.current.as_ref().is_some_and(OpenFile::is_fifo);
@@ -245,7 +268,16 @@ impl Follower {
             self.switch_to(opened, now, tally, events);
         }
         self.begins_at_start = true;
+        self.watch_files();
         Ok(())
+    }
+
+    /// Has the kernel report writes to the open files. Writes to a FIFO are not reported.
+    fn watch_files(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        for file in self.old.iter().chain(&self.current).filter(|file| !file.is_fifo()) {
+            watch.add(file.id(), file);
+        }
     }
 
     /// Continues where reading ended before the process did.

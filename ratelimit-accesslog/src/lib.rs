@@ -28,6 +28,7 @@ mod peers;
 mod position;
 mod reconciler;
 mod socket;
+mod watch;
 
 pub use event::Event;
 pub use follower::{Follower, Limits, Polled, State};

@@ -7,6 +7,7 @@ mod peers;
 mod reconcile;
 mod resume;
 mod sources;
+mod written;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;

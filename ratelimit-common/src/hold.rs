@@ -30,7 +30,7 @@ pub use cache::{cache_refusal, suspect};
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use each::{charge_each, charge_one, is_of_limits_alone, tell_each};
 pub use groups::{charge_group, charge_groups};
-pub use logged::turns_by_log;
+pub use logged::{is_beyond_by_log, turns_by_log};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 pub use tell::{tell, tell_step, window_used};
 pub use verify::verify;

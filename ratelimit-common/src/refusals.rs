@@ -70,6 +70,12 @@ impl Refusals {
         Self(low(bucket) << COUNT_BITS | count)
     }
 
+    /// Returns the word after `more` refusals, at least one, in this bucket.
+    #[inline(always)]
+    pub const fn and_more_in(self, bucket: BucketIndex, more: u64) -> Self {
+        if self.is_first_in(bucket) { self.and_one_in(bucket).and(more.saturating_sub(1)) } else { self.and(more) }
+    }
+
     /// Returns whether the newest refusal was in this bucket or one of the `full_buckets` before it. A refusal 2^28
     /// buckets ago looks like a new one; with the shortest buckets, that is 20 months.
     #[inline(always)]
@@ -131,6 +137,16 @@ mod tests {
         assert!(refusals.is_first_in(later));
         assert_eq!(refusals.and_one_in(later).count(), 3);
         assert!(!refusals.and_one_in(later).is_first_in(later));
+    }
+
+    #[test]
+    fn several_refusals_count_in_their_bucket() {
+        let refusals = Refusals(0).and_more_in(NOW, 3).and_more_in(NOW, 4);
+        assert_eq!((refusals.count(), refusals.is_in(NOW)), (7, true));
+        let later = BucketIndex(NOW.0 + 1);
+        let refusals = refusals.and_more_in(later, 1);
+        assert_eq!((refusals.count(), refusals.is_in(later)), (8, true));
+        assert_eq!(refusals.and_more_in(later, u64::MAX).count(), COUNT_MAX);
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Access logs as a second count of requests. A thread reads them. Requests beyond the kernel's count are charged to
 //! the windows. [`ratelimit_accesslog`] decides the amount.
 //!
-//! Nothing here waits for a log. Each tick takes the lines that were read, reads the windows of their sources, and
-//! charges.
+//! Nothing here waits for a log. The thread notifies the task that owns the datapath when it has read lines. The task
+//! then reads the windows of their sources, and charges.
 
+mod batch;
 mod reader;
 mod rules;
+mod shadows;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -18,23 +21,25 @@ use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::desired::{AccessLog, Policy};
 use ratelimit_report::snapshot::{AccessLogLines, AccessLogReport, CheckReport};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
-use self::reader::{Batch, Counted, Reader, Requests, Wanted};
+use self::batch::{Batch, Counted, Requests};
+use self::reader::{Reader, Wanted};
 use self::rules::{Rules, Source};
 use super::engine::Engine;
 use super::moment::Moment;
 
-/// Interval at which read lines are charged. A client is refused that much later.
-pub(super) const LOGS_EVERY: Duration = Duration::from_millis(20);
+/// Interval at which multiplicities are updated and positions are saved, even if no lines arrive.
+pub(super) const LOGS_EVERY: Duration = Duration::from_secs(1);
 /// Name of the state file with the reading position of each log.
 const FILE: &str = "access-logs.json";
-/// Maximum number of batches processed in one tick, so that ticks stay short.
-const BATCHES_PER_TICK: usize = 8;
+/// Maximum number of batches processed in one turn of the task, so that turns stay short.
+const BATCHES_PER_TURN: usize = 8;
 /// Interval at which positions are saved. A killed daemon reads the remaining lines again. That charges nothing while
 /// the windows exist.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which multiplicities are updated. They also fall without new lines.
-const RENEW_EVERY: Duration = Duration::from_secs(1);
+const RENEW_EVERY: Duration = LOGS_EVERY;
 /// Maximum number of clients per log that are known to have had a window.
 const WERE_PEERS_MAX: usize = 1 << 16;
 /// Time after the last report of its end for which a log counts as being at its end.
@@ -46,6 +51,8 @@ const BEHIND_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct AccessLogs {
     reader: Option<Reader>,
+    /// Notified when there is work for [`Engine::reconcile_logs`].
+    arrived: Arc<Notify>,
     /// Error of the last start of the reader, if it failed.
     failed: Option<String>,
     logs: BTreeMap<AccessLog, Log>,
@@ -110,6 +117,11 @@ impl AccessLogs {
         self.reader.is_some()
     }
 
+    /// Returns what is notified when [`Engine::reconcile_logs`] is due.
+    pub(super) fn arrived(&self) -> Arc<Notify> {
+        self.arrived.clone()
+    }
+
     /// Describes what is wrong with the logs, one sentence each.
     pub(super) fn trouble(&self, uptime: Duration) -> Vec<String> {
         let of_logs = self.logs.iter().filter_map(|(name, log)| {
@@ -125,6 +137,7 @@ impl AccessLogs {
         self.rules.forget(clients);
         // Packets must see the change immediately.
         self.renewed_at = Duration::ZERO;
+        self.arrived.notify_one();
     }
 
     /// Adds to a report the requests that logs added to the client's limits.
@@ -199,7 +212,8 @@ impl AccessLogs {
 fn wanted(policy: &Policy) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for rule in &policy.rules {
-        let counts: Vec<Counted> = rule.limits.iter().filter_map(Counted::of).collect();
+        let conditioned = rule.shadow_limits.iter().filter(|limit| limit.condition.is_some());
+        let counts: Vec<Counted> = rule.limits.iter().chain(conditioned).filter_map(Counted::of).collect();
         for log in rule.access_logs.iter().filter(|_| !counts.is_empty()) {
             let at = wanted.iter().position(|of| of.log == *log).unwrap_or_else(|| {
                 wanted.push(Wanted { log: log.clone(), counts: Vec::new() });
@@ -216,9 +230,9 @@ fn wanted(policy: &Policy) -> Vec<Wanted> {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Charges the requests that access logs have beyond the kernel's count, from the lines read since the last tick.
+    /// Charges the requests that access logs have beyond the kernel's count, from the lines read since the last turn.
     pub(super) fn reconcile_logs(&mut self, moment: Moment) {
-        for _ in 0..BATCHES_PER_TICK {
+        for _ in 0..BATCHES_PER_TURN {
             let Some(batch) = self.access_logs.reader.as_ref().and_then(Reader::next) else { break };
             self.reconcile(batch, moment);
         }
@@ -301,7 +315,7 @@ impl<D: Datapath> Engine<D> {
         }
         logs.failed = None;
         if !wanted.is_empty() {
-            let started = Reader::start(wanted, &read_to.logs);
+            let started = Reader::start(wanted, &read_to.logs, logs.arrived.clone());
             logs.failed = started.as_ref().err().map(ToString::to_string);
             logs.reader = started.ok();
         }
@@ -331,7 +345,8 @@ impl<D: Datapath> Engine<D> {
         if batch.is_at_end {
             log.at_end = moment.uptime;
         }
-        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, charges_conditions) {
+        if let Err(error) = self.charge_logged(&batch.log, &batch.requests, &batch.counts, (charges_conditions, moment))
+        {
             tracing::warn!("charge the requests of access log {}: {:#}", batch.log, anyhow::Error::from(error));
         }
         if let Some(position) = batch.position {
@@ -346,12 +361,13 @@ impl<D: Datapath> Engine<D> {
         name: &AccessLog,
         requests: &[Logged],
         counts: &[Counted],
-        charges_conditions: bool,
+        (charges_conditions, moment): (bool, Moment),
     ) -> Result<(), DatapathError> {
         let Self { datapath, enforced, access_logs, .. } = self;
         let policy = &enforced.desired.policy;
         let now = datapath.now()?;
         let mut charged = Ok(());
+        let mut begun = Vec::new();
         for (rule, sources) in access_logs.rules.by_rule(policy, name, requests, now) {
             let read = access_logs.rules.read(datapath, policy, rule, &sources, now);
             let sources = read.unwrap_or_else(|error| {
@@ -364,10 +380,12 @@ impl<D: Datapath> Engine<D> {
                 charged = charged.and(settled);
                 if lines > 0 && charges_conditions {
                     charged = charged.and(rules::charge_conditions(datapath, policy, rule, &source, counts));
+                    let (of, lines) = ((policy, rule), (lines, counts));
+                    charged = charged.and(shadows::charge(datapath, of, &source, lines, now, &mut begun));
                 }
             }
         }
-        charged
+        self.tell_events(&begun, moment).and(charged)
     }
 }
 

@@ -273,16 +273,23 @@ impl<D: Datapath> Engine<D> {
             let more = self.datapath.events(&mut |event| events.push(event))?;
             self.spread_bans(&events);
             self.kill_banned(&events, moment.uptime);
-            let Self { datapath, enforced, watched, journal, .. } = self;
-            if !events.is_empty() {
-                let clocks = Clocks { now: datapath.now()?, wall: moment.wall };
-                for Words { at, event, is_first } in watched.begun.take(&events, &enforced.desired.policy, clocks) {
-                    if is_first { journal.take(&event, at, moment) } else { journal.goes_on(&event, at) }
-                }
-            }
+            self.tell_events(&events, moment)?;
             if !more {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Reports events of the packet path, or of log lines that stand for packets.
+    pub(super) fn tell_events(&mut self, events: &[KernelEvent], moment: Moment) -> Result<(), DatapathError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let Self { datapath, enforced, watched, journal, .. } = self;
+        let clocks = Clocks { now: datapath.now()?, wall: moment.wall };
+        for Words { at, event, is_first } in watched.begun.take(events, &enforced.desired.policy, clocks) {
+            if is_first { journal.take(&event, at, moment) } else { journal.goes_on(&event, at) }
         }
         Ok(())
     }

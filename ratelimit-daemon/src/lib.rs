@@ -8,11 +8,12 @@
 use std::future;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
@@ -207,8 +208,8 @@ async fn drive<D: Datapath>(
     // If the terminal is gone, nobody reads this, and the daemon goes on.
     let _gone = std::io::stderr().write_all(ready.as_bytes());
     reach(Point::Ready);
-    let asks = engine.fleet.take_asks();
-    let mut owner = Owner { engine: Some(Box::new(engine)), asks, started };
+    let (asks, log_lines) = (engine.fleet.take_asks(), engine.access_logs.arrived());
+    let mut owner = Owner { engine: Some(Box::new(engine)), asks, log_lines, started };
     // Ready even while an interface is awaited: a service that depends on this daemon must not wait for the
     // interface.
     surroundings.notifier.tell(State::Ready);
@@ -276,6 +277,8 @@ impl Listeners {
 struct Owner<D> {
     engine: Option<Box<Engine<D>>>,
     asks: Option<Asks>,
+    /// Notified when lines of access logs are to be charged.
+    log_lines: Arc<Notify>,
     started: Instant,
 }
 
@@ -294,9 +297,11 @@ impl<D: Datapath> Owner<D> {
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         let mut looked_at = observe_at;
+        let log_lines = self.log_lines.clone();
+        let mut logs_are_next = true;
         loop {
             // Signals have priority. Timers fire rarely, and steps only a while after the last ones were reported. So
-            // commands always get a turn, and a flood of them delays nothing.
+            // commands always get a turn, and a flood of them delays nothing. Log lines and commands take turns.
             tokio::select! {
                 biased;
                 event = events.recv() => match event {
@@ -355,18 +360,31 @@ impl<D: Datapath> Owner<D> {
                         surroundings.notifier.tell(State::Alive);
                     }
                 }
-                Some(work) = next(&mut commands, &mut asks) => match work {
-                    Work::Command(command) => {
-                        if let Some(command) = command.awaited().await
-                            && self.answer(command, surroundings).await?
-                        {
-                            return Ok(());
-                        }
+                () = log_lines.notified(), if logs_are_next => {
+                    self.on_datapath(Engine::reconcile_logs).await?;
+                    logs_are_next = false;
+                }
+                Some(work) = next(&mut commands, &mut asks) => {
+                    logs_are_next = true;
+                    if self.carry_out(work, surroundings).await? {
+                        return Ok(());
                     }
-                    Work::OfFleet(ask) => {
-                        self.on_datapath(|engine, moment| engine.carry_out_of_fleet(ask, moment)).await?;
-                    }
-                },
+                }
+                () = log_lines.notified(), if !logs_are_next => self.on_datapath(Engine::reconcile_logs).await?,
+            }
+        }
+    }
+
+    /// Carries out work for a client or for the fleet. Returns true if the daemon has nothing left to do.
+    async fn carry_out(&mut self, work: Work, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
+        match work {
+            Work::Command(command) => match command.awaited().await {
+                Some(command) => self.answer(command, surroundings).await,
+                None => Ok(false),
+            },
+            Work::OfFleet(ask) => {
+                self.on_datapath(|engine, moment| engine.carry_out_of_fleet(ask, moment)).await?;
+                Ok(false)
             }
         }
     }

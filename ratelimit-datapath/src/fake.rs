@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
 use ratelimit_common::window::Cell;
@@ -436,6 +436,20 @@ impl Datapath for FakeDatapath {
 
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError> {
         self.charge_limits(client, rule, amount, |limit| limit.slot == slot)
+    }
+
+    fn add_refused(
+        &mut self,
+        client: IpNet,
+        slot: u32,
+        bucket: BucketIndex,
+        requests: u64,
+    ) -> Result<bool, DatapathError> {
+        let mut world = self.kernel.world();
+        let Some(window) = world.packets.sources.windows.get_mut(&(client, slot)) else { return Ok(false) };
+        let is_first = window.refused.is_first_in(bucket);
+        window.refused = window.refused.and_more_in(bucket, requests);
+        Ok(is_first)
     }
 
     fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Tally};
-use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::time::{BucketIndex, Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::Cell;
 use ratelimit_policy::config::OnExit;
@@ -256,6 +256,17 @@ pub trait Datapath: Send + 'static {
 
     /// Charges `amount` only to the limit with this slot.
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError>;
+
+    /// Adds requests to the refusals of a client's window in this slot, in a bucket. No packet may charge that window,
+    /// such as one of a shadow limit with conditions. Returns true if they are the first refusals in the bucket. Does
+    /// nothing if there is no such window.
+    fn add_refused(
+        &mut self,
+        client: IpNet,
+        slot: u32,
+        bucket: BucketIndex,
+        requests: u64,
+    ) -> Result<bool, DatapathError>;
 
     /// Sets how many requests a rule charges for each turn of a client over TLS or QUIC, for [`MULTIPLICITY_LASTS_NS`].
     /// Fails if there is no such rule or the map cannot be written.

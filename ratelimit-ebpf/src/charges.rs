@@ -8,6 +8,7 @@ use ratelimit_common::verification::Side;
 
 use crate::conversations;
 use crate::flows::FlowStep;
+use crate::hold;
 use crate::hook;
 use crate::maps::{self, Deferred, frame_is};
 use crate::packet::PacketFrame;
@@ -67,7 +68,14 @@ pub(crate) fn keep_charges(frame: &PacketFrame, deferred: &mut Deferred, rule: &
                 return Err(Reason::OverLimit);
             }
             is_unaccounted = judged.is_unaccounted() && verification.is_verified();
-            (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
+            // The log has shown that the source hides requests. Until it is within its limit again, none of its
+            // segments may be one.
+            let is_hidden = rule.has_log != 0 && judged.may_hide_request() && hold::is_beyond_by_log() != 0;
+            (
+                false,
+                judged.requests() + is_hidden as u32,
+                if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing },
+            )
         }
         // A server that accepts payload with a SYN answers it.
         () if opening && has_payload && rule.counts_requests != 0 => match conversations::of_syn(frame) {

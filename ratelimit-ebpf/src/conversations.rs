@@ -11,7 +11,7 @@ use crate::hook::{self, Context, Raw};
 use crate::maps::{self, Deferred, ParsedFrame};
 use crate::packet::{self, PacketFrame};
 
-/// Result of [`judge`] for a segment: the number of requests, and two flags above it.
+/// Result of [`judge`] for a segment: the number of requests, and three flags above it.
 #[derive(Clone, Copy)]
 pub(crate) struct Judged(u32);
 
@@ -19,18 +19,26 @@ pub(crate) struct Judged(u32);
 const CONTINUES: u32 = 1 << 31;
 /// Flag: the guard counts the segment.
 const IS_UNACCOUNTED: u32 = 1 << 30;
+/// Flag: the segment may be a request that its records do not show.
+const MAY_HIDE_REQUEST: u32 = 1 << 29;
 
 impl Judged {
     /// Returns the number of requests that begin in the segment.
     #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
-        self.0 & !(CONTINUES | IS_UNACCOUNTED)
+        self.0 & !(CONTINUES | IS_UNACCOUNTED | MAY_HIDE_REQUEST)
     }
 
     /// Returns true if no request begins in the segment and the guard counts it.
     #[inline(always)]
     pub(crate) const fn is_unaccounted(self) -> bool {
         self.0 & IS_UNACCOUNTED != 0
+    }
+
+    /// Returns true if the segment may be a request that its records do not show.
+    #[inline(always)]
+    pub(crate) const fn may_hide_request(self) -> bool {
+        self.0 & MAY_HIDE_REQUEST != 0
     }
 
     /// Returns true if the connection's state is to be stored once the segment is admitted.
@@ -69,7 +77,8 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
     }
     let went_on = known.is_none() || deferred.went_on();
     if deferred.conversation.is_unaccounted(&parsed.segment(), went_on) {
-        return Judged(IS_UNACCOUNTED);
+        let may_hide_request = went_on && deferred.conversation.may_hide_request(&parsed.segment());
+        return Judged(if may_hide_request { IS_UNACCOUNTED | MAY_HIDE_REQUEST } else { IS_UNACCOUNTED });
     }
     match known {
         Some(known) if passes => {
@@ -85,11 +94,11 @@ pub(crate) fn judge(frame: &PacketFrame, deferred: &mut Deferred, passes: bool) 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn charged(turns: u32) -> u32 {
-    let turns = turns & !(CONTINUES | IS_UNACCOUNTED);
+    let turns = turns & !(CONTINUES | IS_UNACCOUNTED | MAY_HIDE_REQUEST);
     let Some(deferred) = maps::deferred() else { return turns };
     let Some(config) = maps::config(deferred.generation()) else { return turns };
-    let has_log = maps::rule(config, deferred.rule()).has_log != 0;
-    if has_log && deferred.conversation.shares_records() { hold::multiplied(turns) } else { turns }
+    // In the clear too: some servers answer requests without a version, which share a turn.
+    if maps::rule(config, deferred.rule()).has_log != 0 { hold::multiplied(turns) } else { turns }
 }
 
 /// Records that the connection of this first fragment sends fragments. A function of its own, to use its own stack.

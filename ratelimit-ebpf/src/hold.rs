@@ -524,6 +524,12 @@ steps! {
         let turns = if of_log { hold::turns_by_log(held, opens) } else { guessed };
         if turns == 0 { 0 } else { multiplied(turns) }
     };
+    /// Runs [`hold::is_beyond_by_log`].
+    is_beyond_by_log() -> u32, or 0, held of Work::PACKET => {
+        let of = &held.deferred().of;
+        let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());
+        hold::is_beyond_by_log(held, each > 1) as u32
+    };
     /// Counts an admitted request as one that was refused before: it is the client's retry of the refused request.
     count_repeated() -> u32, or DONE, held of Work::PACKET => {
         if held.charges().requests != 0 && held.charges().has(is::ESTABLISHED) {

@@ -78,14 +78,17 @@ pub fn check_prefix(report: &PrefixReport) -> String {
 /// Formats shadow limits, a line each.
 pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     let line = |of: &CheckLimit| {
+        // Packets do not show what a condition needs, and log lines show requests.
+        let what = if of.condition.is_some() { "request" } else { "packet" };
         format!(
-            "Shadow limit of rule {}, NEVER ENFORCED: {} of {} {} used in {}; {} would have been dropped\n",
+            "Shadow limit of rule {}, NEVER ENFORCED: {} of {} {}{} used in {}; {} would have been dropped\n",
             of.rule,
             number(of.used),
             number(of.limit),
             of.unit.label(),
+            condition_words(of.condition),
             duration(of.window_seconds),
-            counted(of.refused, "packet"),
+            counted(of.refused, what),
         )
     };
     limits.iter().map(line).collect()

@@ -31,7 +31,8 @@ use rows::{Link, Row, Server};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only rows that contain all of these words in their traffic, client, server, protocol or wire
+    /// Only rows that contain all of these words in their traffic, client, server, protocol or wire; with --adversary,
+    /// only the worst clients that contain them
     #[arg(value_name = "WORD")]
     words: Vec<String>,
     /// A few rows over IPv4, to see whether it works at all
@@ -41,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long)]
     logs: bool,
     /// Only the worst clients of each protocol, without a log and with one
-    #[arg(long, conflicts_with = "logs")]
+    #[arg(long, conflicts_with_all = ["logs", "quick"])]
     adversary: bool,
     /// Write the tables to docs/ACCURACY.md; with --logs, only its part about access logs
     #[arg(long, conflicts_with_all = ["words", "quick", "adversary"])]
@@ -116,14 +117,14 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     }
     let mut enforced = Vec::new();
     let mut adversaries = Vec::new();
-    if !options.quick && (options.words.is_empty() || is_enforcement(&options.words)) {
-        if !options.logs && !options.adversary {
+    if options.adversary {
+        adversaries = enforce::adversaries(tools, |client| says(client, &options.words))?;
+    } else if !options.quick && (options.words.is_empty() || is_enforcement(&options.words)) {
+        if !options.logs {
             enforced.extend(enforce::from_packets(tools)?);
         }
-        if !options.adversary {
-            enforced.extend(enforce::with_logs(tools)?);
-        }
-        adversaries = enforce::adversaries(tools)?;
+        enforced.extend(enforce::with_logs(tools)?);
+        adversaries = enforce::adversaries(tools, |_| true)?;
     }
     ensure!(
         !measured.is_empty() || !failed.is_empty() || !enforced.is_empty() || !adversaries.is_empty(),
@@ -177,8 +178,13 @@ fn is_chosen(row: &Row, options: &Options) -> bool {
     if options.adversary || options.logs && !row.has_log {
         return false;
     }
-    let said = row.to_string().to_lowercase();
-    options.words.iter().all(|word| said.contains(&word.to_lowercase()))
+    says(&row.to_string(), &options.words)
+}
+
+/// Returns true if a text contains all of these words.
+fn says(text: &str, words: &[String]) -> bool {
+    let text = text.to_lowercase();
+    words.iter().all(|word| text.contains(&word.to_lowercase()))
 }
 
 /// Returns true for `cargo xtask accuracy enforcement`, which measures only the enforcement table.

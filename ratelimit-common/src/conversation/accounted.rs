@@ -76,4 +76,11 @@ impl Conversation {
         let is_short = segment.payload_bytes < SHORT_BYTES && !self.has(is::IN_BODY);
         (!went_on || is_short || is_one_in_many(segment) || is_due) && !is_handshake
     }
+
+    /// Returns whether a segment in which no request was found may still be one. It is short, and under TLS outside a
+    /// body: HTTP/2 requests can be as short as the control frames that are not counted.
+    #[inline(always)]
+    pub const fn may_hide_request(&self, segment: &Segment) -> bool {
+        self.shares_records() && segment.payload_bytes < SHORT_BYTES && !self.has(is::IN_BODY)
+    }
 }

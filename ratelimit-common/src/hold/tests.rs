@@ -12,6 +12,7 @@ use crate::window::{CELLS, Parts};
 
 mod each;
 mod groups;
+mod logged;
 
 const SOURCE: u32 = 0x0105;
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);

@@ -2,7 +2,9 @@
 //! each log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{PipeReader, PipeWriter};
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -10,16 +12,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use ratelimit_accesslog::{Event, Follower, Limits, Outcomes, Polled, Position, Source, State};
-use ratelimit_policy::desired::{AccessLog, Condition, Limit};
+use ratelimit_policy::desired::AccessLog;
 use ratelimit_report::replay::Clock;
 use ratelimit_report::replay::log::{Asked, Parser, mended};
+use tokio::sync::Notify;
 
-/// Interval at which files are polled and batches are sent.
-const IDLE: Duration = Duration::from_millis(10);
-/// Maximum number of sources in one batch.
-const SOURCES_MAX: usize = 4_096;
+use super::batch::{Batch, Counted, Requests, parts};
+
+/// Interval at which files are polled that report no writes, such as a FIFO.
+const POLLED_EVERY: Duration = Duration::from_millis(10);
+/// Interval at which all files are polled. A file that takes a log's name is found that much later.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
+/// Pause after the first lines, before more are read. Each further pause is twice as long, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// Maximum pause while lines arrive. It bounds the number of batches, and so the CPU time for a busy log. After as long
+/// without lines, the pauses are short again.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Maximum number of batches queued for the daemon. If the queue is full, reading stops and lines stay in the log.
 const BATCHES_MAX: usize = 8;
 /// Bounds of a single read.
@@ -28,13 +39,10 @@ const LIMITS: Limits = Limits::DEFAULT;
 const SENT_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of addresses gathered for one log. Beyond it, reading stops.
 const GATHERED_MAX: usize = 8_192;
-/// Tolerance for the time in a line, which most formats give in seconds.
-const RESOLUTION_NS: u64 = 1_000_000_000;
 /// Maximum time by which a line may be ahead of this host's clock. Later lines charge nobody.
 const AHEAD_MAX_NS: u64 = 5_000_000_000;
 /// Time after which the host's time zone is looked up again. Its offset changes with the season.
 const PARSER_LASTS: Duration = Duration::from_secs(3_600);
-
 /// Maximum time that a start waits for its logs to be opened. A file system that hangs takes longer.
 const OPENED_WITHIN: Duration = Duration::from_millis(500);
 
@@ -46,69 +54,6 @@ pub(super) struct Wanted {
     pub(super) counts: Vec<Counted>,
 }
 
-/// Selection of lines that are counted together: at most as old as the window of a limit, and meeting its condition
-/// if it has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counted {
-    pub(super) condition: Option<Condition>,
-    pub(super) window_ns: u64,
-}
-
-impl Counted {
-    /// Returns the selection of lines that charge a limit. None if no log charges the limit.
-    pub(super) fn of(limit: &Limit) -> Option<Self> {
-        limit.is_logged().then_some(Self { condition: limit.condition, window_ns: limit.window_ns })
-    }
-
-    /// Returns true if a line of this age in nanoseconds may charge the limit.
-    const fn has_age(&self, age_ns: u64) -> bool {
-        age_ns <= self.window_ns.saturating_add(RESOLUTION_NS)
-    }
-}
-
-/// Requests of one address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Requests {
-    pub(super) lines: u64,
-    /// Number of lines in each of [`Wanted::counts`].
-    counts: Vec<u64>,
-}
-
-impl Requests {
-    /// Adds the requests of another address.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.lines = self.lines.saturating_add(other.lines);
-        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count = count.saturating_add(*more));
-    }
-
-    /// Returns the number of lines that charge a limit. `counts` are those of the log.
-    pub(super) fn of(&self, limit: &Limit, counts: &[Counted]) -> u64 {
-        let at = Counted::of(limit).and_then(|of| counts.iter().position(|count| *count == of));
-        at.and_then(|at| self.counts.get(at)).copied().unwrap_or(0)
-    }
-}
-
-/// Lines of one log read in one period, summed by address.
-#[derive(Clone, Debug)]
-pub(super) struct Batch {
-    pub(super) log: AccessLog,
-    /// Selection of lines for each count in `requests`.
-    pub(super) counts: Arc<[Counted]>,
-    /// Requests by address.
-    pub(super) requests: Vec<(IpAddr, Requests)>,
-    /// Counts of lines that charge no address.
-    pub(super) outcomes: Outcomes,
-    /// Position after these lines, if known. If a batch is split, only the last part has it.
-    pub(super) position: Option<Position>,
-    pub(super) state: State,
-    pub(super) events: Vec<Event>,
-    /// Number of bytes written to the log but not read yet, if known.
-    pub(super) behind_bytes: Option<u64>,
-    /// True if the end of the log was reached.
-    pub(super) is_at_end: bool,
-}
-
 /// Handle of the thread, and the receiver of its batches.
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -116,19 +61,49 @@ pub(super) struct Reader {
     batches: Receiver<Batch>,
     /// Receives one message after each log was polled once.
     opened: Receiver<()>,
-    stop: SyncSender<()>,
+    stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Sender of the order to end the thread.
+#[derive(Debug)]
+struct Stop {
+    order: SyncSender<()>,
+    /// Closed to end the thread's wait.
+    wake: Option<PipeWriter>,
+}
+
+impl Stop {
+    /// Orders the thread to end.
+    fn send(&mut self) {
+        let _full = self.order.try_send(());
+        self.wake = None;
+    }
+}
+
+/// Receiver of the order to end the thread.
+struct Stopped {
+    order: Receiver<()>,
+    /// Readable once the order was sent.
+    wake: PipeReader,
+}
+
 impl Reader {
-    /// Starts the thread, which reads each log on from its position.
+    /// Starts the thread, which reads each log on from its position. It notifies `arrived` after each batch.
     ///
     /// # Errors
     /// Fails if the thread cannot start.
-    pub(super) fn start(wanted: Vec<Wanted>, positions: &BTreeMap<String, Position>) -> std::io::Result<Self> {
-        let (sender, batches) = sync_channel(BATCHES_MAX);
-        let (stop, stopped) = sync_channel(1);
+    pub(super) fn start(
+        wanted: Vec<Wanted>,
+        positions: &BTreeMap<String, Position>,
+        arrived: Arc<Notify>,
+    ) -> std::io::Result<Self> {
+        let (batches_to, batches) = sync_channel(BATCHES_MAX);
+        let sender = Sender { batches: batches_to, arrived };
         let (open, opened) = sync_channel(1);
+        let (order, ordered) = sync_channel(1);
+        let (awoken, wake) = std::io::pipe()?;
+        let (stop, stopped) = (Stop { order, wake: Some(wake) }, Stopped { order: ordered, wake: awoken });
         let logs: Vec<_> = wanted.iter().map(|of| Log::new(of, positions.get(&of.log.to_string()).cloned())).collect();
         let thread =
             Builder::new().name("access-log".into()).spawn(move || read_all(logs, &sender, &open, &stopped))?;
@@ -147,8 +122,8 @@ impl Reader {
     }
 
     /// Stops the thread, and returns the batches of what it has read.
-    pub(super) fn finish(self) -> Vec<Batch> {
-        let _full = self.stop.try_send(());
+    pub(super) fn finish(mut self) -> Vec<Batch> {
+        self.stop.send();
         // The thread ends once it has sent them.
         self.batches.iter().collect()
     }
@@ -161,12 +136,28 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let _full = self.stop.try_send(());
+        self.stop.send();
         // A thread that waits for queue space then finds the receiver gone.
         (_, self.batches) = channel();
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
+    }
+}
+
+/// Queue of batches to the daemon.
+struct Sender {
+    batches: SyncSender<Batch>,
+    /// Wakes the daemon.
+    arrived: Arc<Notify>,
+}
+
+impl Sender {
+    /// Queues a batch if there is room.
+    fn try_send(&self, batch: Batch) -> Result<(), TrySendError<Batch>> {
+        self.batches.try_send(batch)?;
+        self.arrived.notify_one();
+        Ok(())
     }
 }
 
@@ -221,6 +212,11 @@ impl Log {
     /// Returns true if more lines may be gathered.
     fn has_room(&self) -> bool {
         self.gathered.requests.len() < GATHERED_MAX
+    }
+
+    /// Returns true if new lines were gathered since the last batch, or a batch waits for queue space.
+    fn has_unsent(&self) -> bool {
+        self.gathered.is_new || !self.waiting.is_empty()
     }
 
     /// Reads the new lines, if there is room for them. Returns true if more are ready.
@@ -282,7 +278,7 @@ impl Log {
     }
 
     /// Sends gathered lines while the queue has room. Returns false if the daemon is gone.
-    fn send(&mut self, sender: &SyncSender<Batch>) -> bool {
+    fn send(&mut self, sender: &Sender) -> bool {
         if self.waiting.is_empty()
             && let Some(batch) = self.take_batch()
         {
@@ -333,95 +329,104 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads all logs until the daemon stops the thread or is gone, then sends the rest. Files are polled, and sockets
-/// are awaited.
-fn read_all(mut logs: Vec<Log>, sender: &SyncSender<Batch>, opened: &SyncSender<()>, stopped: &Receiver<()>) {
-    while stopped.try_recv() == Err(TryRecvError::Empty) {
-        let turn_ends = Instant::now() + IDLE;
-        let mut is_busy = false;
+/// Reads all logs until the daemon stops the thread or is gone, then sends the rest. Waits for writes, and polls files
+/// at an interval too.
+fn read_all(mut logs: Vec<Log>, sender: &Sender, opened: &SyncSender<()>, stopped: &Stopped) {
+    let mut pause = PAUSE_MIN;
+    let mut is_written = false;
+    while stopped.order.try_recv() == Err(TryRecvError::Empty) {
+        let begins = Instant::now();
+        let mut has_more = false;
         // Each log takes its turn in being the first to find queue space.
         let first = usize::from(!logs.is_empty());
         logs.rotate_left(first);
         for log in &mut logs {
-            is_busy |= log.gather();
+            has_more |= log.gather();
+            is_written |= log.has_unsent();
             if !log.send(sender) {
                 return;
             }
         }
         // Only the first message fits.
         let _full = opened.try_send(());
-        while !is_busy && wait_for_sockets(&logs, turn_ends) {
-            for log in logs.iter_mut().filter(|log| log.follower.socket().is_some()) {
-                is_busy |= log.gather();
-            }
+        if is_written {
+            has_more |= gather_sockets(&mut logs, begins + pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        is_written = has_more || logs.iter().any(Log::has_unsent);
+        if is_written {
+            continue;
+        }
+        let waits_from = Instant::now();
+        let is_polled = logs.iter().any(|log| log.follower.is_unreported());
+        let until = begins + if is_polled { POLLED_EVERY } else { LOOKED_AT_EVERY };
+        let written = logs.iter().filter_map(|log| log.follower.written());
+        is_written = wait(written.chain([stopped.wake.as_fd()]), until);
+        if waits_from.elapsed() >= PAUSE_MAX {
+            pause = PAUSE_MIN;
         }
     }
     for mut log in logs {
         let rest = log.take_batch().map(parts).unwrap_or_default();
         for batch in log.waiting.into_iter().chain(rest) {
-            if sender.send(batch).is_err() {
+            if sender.batches.send(batch).is_err() {
                 return;
             }
         }
     }
 }
 
-/// Waits until a socket is readable and returns true, or until the deadline and returns false.
-fn wait_for_sockets(logs: &[Log], until: Instant) -> bool {
-    let rest = until.saturating_duration_since(Instant::now());
-    let sockets = logs.iter().filter(|log| log.has_room()).filter_map(|log| log.follower.socket());
-    let mut sockets: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)).collect();
-    // Rounding up avoids a busy loop within the last millisecond.
-    let rest_ms = u16::try_from(rest.as_millis()).map_or(u16::MAX, |rest| rest.saturating_add(1));
-    !rest.is_zero() && poll(&mut sockets, rest_ms).is_ok_and(|ready| ready > 0)
+/// Gathers the lines of sockets as they arrive, until the given time. Sockets queue few lines. Returns true if more are
+/// ready.
+fn gather_sockets(logs: &mut [Log], until: Instant) -> bool {
+    let mut has_more = false;
+    while !has_more && wait(logs.iter().filter(|log| log.has_room()).filter_map(|log| log.follower.socket()), until) {
+        for log in logs.iter_mut().filter(|log| log.follower.socket().is_some()) {
+            has_more |= log.gather();
+        }
+    }
+    has_more
 }
 
-/// Splits a batch into parts of at most [`SOURCES_MAX`] addresses. Only the last part has the position.
-fn parts(mut batch: Batch) -> Vec<Batch> {
-    let mut parts = Vec::new();
-    while batch.requests.len() > SOURCES_MAX {
-        let rest = batch.requests.split_off(SOURCES_MAX);
-        parts.push(Batch {
-            log: batch.log.clone(),
-            counts: batch.counts.clone(),
-            requests: std::mem::replace(&mut batch.requests, rest),
-            outcomes: std::mem::take(&mut batch.outcomes),
-            position: None,
-            state: batch.state.clone(),
-            events: std::mem::take(&mut batch.events),
-            behind_bytes: batch.behind_bytes,
-            is_at_end: false,
-        });
-    }
-    parts.push(batch);
-    parts
+/// Waits until a descriptor is readable and returns true, or until the deadline and returns false.
+fn wait<'a>(descriptors: impl Iterator<Item = BorrowedFd<'a>>, until: Instant) -> bool {
+    let rest = until.saturating_duration_since(Instant::now());
+    let mut descriptors: Vec<PollFd<'_>> = descriptors.map(|of| PollFd::new(of, PollFlags::POLLIN)).collect();
+    !rest.is_zero() && ppoll(&mut descriptors, Some(TimeSpec::from_duration(rest)), None).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write as _;
+
     use super::*;
 
-    #[test]
-    fn a_batch_of_many_addresses_comes_in_parts_and_none_is_counted_twice() {
-        let requests: Vec<_> = (0..10_000_u32)
-            .map(|at| (IpAddr::from(at.to_be_bytes()), Requests { lines: at.into(), counts: vec![1] }))
-            .collect();
-        let batch = Batch {
-            log: AccessLog::File("/log".into()),
-            counts: Arc::new([]),
-            requests: requests.clone(),
-            outcomes: Outcomes { malformed: 7, ..Outcomes::default() },
-            position: None,
-            state: State::Following,
-            events: Vec::new(),
-            behind_bytes: Some(0),
-            is_at_end: true,
+    #[tokio::test]
+    async fn each_batch_is_announced_as_lines_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("access.log");
+        let mut log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let counts = vec![Counted { condition: None, window_ns: 3_600_000_000_000 }];
+        let wanted = Wanted { log: AccessLog::File(path), counts };
+        let arrived = Arc::new(Notify::new());
+        let reader = Reader::start(vec![wanted], &BTreeMap::new(), arrived.clone()).unwrap();
+        let mut line = |address: &str| {
+            let time = Timestamp::now().strftime("%d/%b/%Y:%H:%M:%S +0000");
+            writeln!(log, "{address} - - [{time}] \"GET / HTTP/2.0\" 200 3 \"-\" \"-\"").unwrap();
         };
-        let parts = parts(batch);
-        assert_eq!(parts.iter().flat_map(|part| part.requests.clone()).collect::<Vec<_>>(), requests);
-        assert!(parts.iter().all(|part| part.requests.len() <= SOURCES_MAX));
-        assert_eq!(parts.iter().map(|part| part.outcomes.malformed).sum::<u64>(), 7);
-        assert_eq!(parts.iter().map(|part| part.is_at_end).collect::<Vec<_>>(), [false, false, true]);
+        arrived.notified().await;
+        assert_eq!(reader.next().unwrap().state, State::Following);
+        line("192.0.2.7");
+        let batch = loop {
+            arrived.notified().await;
+            match reader.next() {
+                Some(batch) if !batch.requests.is_empty() => break batch,
+                Some(_) | None => {}
+            }
+        };
+        assert_eq!((batch.requests[0].0.to_string(), batch.requests[0].1.lines), ("192.0.2.7".to_owned(), 1));
+        assert!(!reader.is_gone());
     }
 
     #[test]
@@ -432,7 +437,7 @@ mod tests {
         for _ in 0..20 {
             let counts = vec![Counted { condition: None, window_ns: 60_000_000_000 }];
             let wanted = vec![Wanted { log: AccessLog::File(path.clone()), counts }];
-            let reader = Reader::start(wanted, &BTreeMap::new()).unwrap();
+            let reader = Reader::start(wanted, &BTreeMap::new(), Arc::default()).unwrap();
             reader.wait_until_opened();
             let time = Timestamp::now().strftime("%d/%b/%Y:%H:%M:%S +0000");
             let line = format!("192.0.2.1 - - [{time}] \"GET / HTTP/1.1\" 200 3 \"-\" \"-\"\n");

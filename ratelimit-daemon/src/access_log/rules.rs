@@ -15,7 +15,7 @@ use ratelimit_policy::desired::{AccessLog, Grant, Limit, Policy, Rule};
 use ratelimit_report::snapshot::CheckLimit;
 
 use super::Logged;
-use super::reader::{Counted, Requests};
+use super::batch::{Counted, Requests};
 
 /// Number of windows that a charge goes to: one for verified traffic, one for other traffic such as QUIC. Counts are
 /// their sum.

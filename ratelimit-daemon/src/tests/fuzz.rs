@@ -98,7 +98,7 @@ impl Subject {
         let engine = Engine::start(datapath, start, surroundings.host.clone(), Moment::now(started)).unwrap();
         let (handle, commands) = Handle::channel(ratelimit_control::feed::Feed::default());
         Self {
-            owner: Owner { engine: Some(Box::new(engine)), asks: None, started },
+            owner: Owner { engine: Some(Box::new(engine)), asks: None, log_lines: Arc::default(), started },
             handle,
             commands,
             surroundings,

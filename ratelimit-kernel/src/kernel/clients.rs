@@ -12,7 +12,7 @@ use ratelimit_common::layout::{
     BANS_CAPACITY, ChargeOrder, Config as ConfigWords, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, map,
 };
 use ratelimit_common::source::Family;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verification::repeated_of_verified;
 
 use super::drop_cache::OfWindow;
@@ -118,6 +118,26 @@ impl Kernel {
             Client::V6(prefix) => self.look_up(map::SOURCES_V6, SourceKeyV6 { prefix, slot }),
             Client::V6Wide(prefix) => self.look_up(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot }),
         }
+    }
+
+    /// See [`crate::Datapath::add_refused`]. Only this process writes the window, so nothing is lost between the reading
+    /// and the writing.
+    pub(super) fn add_refused_to(
+        &mut self,
+        client: Client,
+        slot: u32,
+        bucket: BucketIndex,
+        requests: u64,
+    ) -> Result<bool, DatapathError> {
+        let Some(mut window) = self.window(client, slot)?.filter(|_| requests > 0) else { return Ok(false) };
+        let is_first = window.refused.is_first_in(bucket);
+        window.refused = window.refused.and_more_in(bucket, requests);
+        match client {
+            Client::V4(prefix) => self.insert(map::SOURCES_V4, SourceKeyV4 { prefix, slot }, window)?,
+            Client::V6(prefix) => self.insert(map::SOURCES_V6, SourceKeyV6 { prefix, slot }, window)?,
+            Client::V6Wide(prefix) => self.insert(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot }, window)?,
+        }
+        Ok(is_first)
     }
 
     /// Returns how many refusals of a client's verified window repeated an earlier refusal, cached refusals included.

@@ -51,7 +51,7 @@ use ratelimit_common::layout::{
     SourceKeyV6Wide, Step, Unit, map,
 };
 use ratelimit_common::source::Family;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::Cell;
 use ratelimit_crash::{Point, reach};
 
@@ -246,6 +246,16 @@ impl Datapath for Kernel {
 
     fn charge_limit(&mut self, client: IpNet, rule: usize, slot: u32, amount: u64) -> Result<(), DatapathError> {
         self.charge_client(client, rule, amount, |limit| limit.slot == slot)
+    }
+
+    fn add_refused(
+        &mut self,
+        client: IpNet,
+        slot: u32,
+        bucket: BucketIndex,
+        requests: u64,
+    ) -> Result<bool, DatapathError> {
+        self.add_refused_to(clients::Client::of(client, self.sources.ipv6_family), slot, bucket, requests)
     }
 
     fn set_multiplicity(&mut self, rule: usize, client: IpNet, requests: u16) -> Result<(), DatapathError> {

@@ -210,7 +210,7 @@ fn read(
                 Kind::Shadow => groups::of_source(&rate, span.end, "a shadow limit"),
             };
             found.keep(group.map_err(|error| source.wrong(written, error)));
-            found.keep(check_condition(&rate, form, kind, span.clone()).map_err(|error| source.wrong(written, error)));
+            found.keep(check_condition(&rate, form, span.clone()).map_err(|error| source.wrong(written, error)));
             let limit = counted(rate, rule, form, kind);
             found.keep(check_shared(limit, span.clone()).map_err(|error| source.wrong(written, error)));
             let of_all = verification::of_all_sides(limit.slot);
@@ -283,22 +283,13 @@ fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind<'_>) -> Limit {
     Limit { shared: limit.shared.map(|shared| Shared { step_bits, ..shared }), ..limit }
 }
 
-/// Checks that a limit with a condition is an enforced limit with buckets. Log lines are charged to buckets only.
-fn check_condition(rate: &Rate, form: WindowForm, kind: Kind<'_>, span: Range<usize>) -> Result<(), SyntaxError> {
-    if rate.condition.is_none() {
+/// Checks that a limit with a condition has buckets. Log lines are charged to buckets only.
+fn check_condition(rate: &Rate, form: WindowForm, span: Range<usize>) -> Result<(), SyntaxError> {
+    if rate.condition.is_none() || form != WindowForm::Gcra {
         return Ok(());
     }
-    match kind {
-        Kind::Shadow => {
-            let problem = "a shadow limit has no conditions: it counts packets that would be dropped";
-            Err(SyntaxError::new(span, problem).with_help("try it in a rule with mode = \"dry-run\""))
-        }
-        Kind::Enforced { .. } if form == WindowForm::Gcra => {
-            let problem = "a limit with conditions is charged in buckets, and algorithm = \"gcra\" has none";
-            Err(SyntaxError::new(span, problem).with_help("choose algorithm = \"buckets\""))
-        }
-        Kind::Enforced { .. } => Ok(()),
-    }
+    let problem = "a limit with conditions is charged in buckets, and algorithm = \"gcra\" has none";
+    Err(SyntaxError::new(span, problem).with_help("choose algorithm = \"buckets\""))
 }
 
 /// Checks the amount of a shared limit. A shared cell has fewer bits for this host's own count.

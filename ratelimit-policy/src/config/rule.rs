@@ -130,7 +130,7 @@ impl RuleSettings {
         let unparsable = source.choice(self.values.one("unparsable"), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.values.one("under_attack_ok"), false);
         let new_sources = source.read_if(self.values.one("new_sources"), new_sources::parse);
-        let judged = if context.judges_files { &[] } else { limits.as_slice() };
+        let judged = if context.judges_files { [&[][..]; 2] } else { [limits.as_slice(), &shadow_limits] };
         let access_logs = self.access_logs(judged, source, found);
         Rule {
             mode: found.keep(mode).unwrap_or(Mode::Enforce),
@@ -215,17 +215,24 @@ impl RuleSettings {
 
     /// Returns the rule's access logs without duplicates. Only limits of requests per source can use them, so any
     /// other use is an error.
-    fn access_logs(&self, limits: &[Limit], source: &Source, found: &mut Found) -> Vec<AccessLog> {
+    fn access_logs(
+        &self,
+        [limits, shadow_limits]: [&[Limit]; 2],
+        source: &Source,
+        found: &mut Found,
+    ) -> Vec<AccessLog> {
         let mut logs = Vec::new();
         let written = self.values.all("access_log");
         for written in written {
             let log = found.keep(source.read(written, access_log::parse));
             logs.extend(log.filter(|log| !logs.contains(log)));
         }
-        let conditioned = limits.iter().find(|limit| limit.condition.is_some());
         let Some(last) = written.last() else {
-            if let (Some(limit), Some(first)) = (conditioned, self.values.all("limits").first()) {
-                found.push(source.wrong(first, access_log::no_log(limit, &first.text)));
+            for (limits, key) in [(limits, "limits"), (shadow_limits, "shadow_limits")] {
+                let conditioned = limits.iter().find(|limit| limit.condition.is_some());
+                if let (Some(limit), Some(first)) = (conditioned, self.values.all(key).first()) {
+                    found.push(source.wrong(first, access_log::no_log(limit, &first.text)));
+                }
             }
             return logs;
         };

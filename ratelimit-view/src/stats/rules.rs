@@ -128,8 +128,9 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
         say("would ban", &format!("{} since the start; {sources} would be banned now", number(of.bans)));
     }
     for of in &rule.shadow_limits {
-        let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
-        say("shadow", &format!("{}: would have dropped {packets} of {sources}", limit(&of.limit)));
+        let what = if of.limit.condition.is_some() { "request" } else { "packet" };
+        let (dropped, sources) = (counted(of.would_drop, what), counted(of.sources, "source"));
+        say("shadow", &format!("{}: would have dropped {dropped} of {sources}", limit(&of.limit)));
     }
     out
 }

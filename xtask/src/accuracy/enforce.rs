@@ -1,9 +1,11 @@
 //! Enforcement in the server's terms: the log of a client that sends as fast as it can shows as many requests as the
 //! limit allows, and not one more in any window.
 
+mod askers;
+
 use std::fmt;
 use std::fs;
-use std::process::{Child as Process, Stdio};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,111 +15,9 @@ use serde_json::Value;
 use super::lab::{Family, Lab};
 use super::limiter::Limiter;
 use super::programs::Tools;
-use super::rows::{Link, Over, Server};
+use super::rows::{Link, Server};
 use crate::interrupt;
-
-/// Limit, and the time for which clients send against it.
-#[derive(Clone, Copy)]
-struct Trial {
-    limit: u64,
-    window_s: u64,
-    text: &'static str,
-    seconds: u32,
-}
-
-/// 40 s are three windows plus the buckets that they add.
-const FROM_PACKETS: Trial = Trial { limit: 100, window_s: 10, text: "100/10s", seconds: 40 };
-const WITH_LOGS: Trial = Trial { limit: 100, window_s: 60, text: "100/1m", seconds: 180 };
-
-const ADVERSARY: Trial = Trial { limit: 10, window_s: 20, text: "10/20s", seconds: 60 };
-
-/// Client that sends as fast as it can.
-struct Asker {
-    client: &'static str,
-    server: Server,
-    over: Over,
-    family: Family,
-    /// Shell command with placeholders that [`Asker::start`] fills in.
-    command: &'static str,
-    /// Maximum number of its requests in flight.
-    in_flight: u64,
-    /// Maximum number of requests in one of its turns.
-    in_turn: u64,
-}
-
-const WRK: Asker = Asker {
-    client: "wrk",
-    server: Server::Nginx,
-    over: Over::Clear,
-    family: Family::V4,
-    command: "wrk -t1 -c64 -d{seconds}s http://{address}/ok",
-    in_flight: 0,
-    in_turn: 1,
-};
-
-const WRK_OVER_TLS: Asker =
-    Asker { over: Over::Tls13, family: Family::V6, command: "wrk -t1 -c64 -d{seconds}s https://{address}/ok", ..WRK };
-
-const H2LOAD: Asker = Asker {
-    client: "h2load -c 20 -m 100",
-    server: Server::Nginx,
-    over: Over::Http2,
-    family: Family::V4,
-    command: "for round in $(seq $(({seconds} / 3))); do timeout 3 \
-        h2load -n 10000 -c 20 -m 100 https://{address}/ok; done",
-    in_flight: 20 * 100,
-    in_turn: 100,
-};
-
-const AIOQUIC: Asker = Asker {
-    client: "aioquic, one by one",
-    server: Server::Caddy,
-    over: Over::Http3,
-    family: Family::V6,
-    command: "for round in $(seq $(({seconds} / 5))); do timeout 5 env PYTHONPATH={python} python3 -W ignore \
-        {programs}/h3_client.py one-by-one {host} {port} 100000; done",
-    // One request, plus those sent before its first log line is read.
-    in_flight: 50,
-    in_turn: 1,
-};
-
-/// Worst known clients. Two run at a time, since there are two sources.
-const ADVERSARIES: [[Asker; 2]; 3] = [
-    [
-        WRK,
-        Asker {
-            client: "h2load -c 1 -m 100",
-            family: Family::V6,
-            command: "for round in $(seq $(({seconds} / 3))); do timeout 3 \
-                h2load -n 10000 -c 1 -m 100 https://{address}/ok; done",
-            in_flight: 100,
-            ..H2LOAD
-        },
-    ],
-    [
-        Asker {
-            client: "20 requests in one record",
-            server: Server::Nginx,
-            over: Over::Tls13,
-            family: Family::V4,
-            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
-                {programs}/client.py pipeline https://{address} 10000; done",
-            in_flight: 20,
-            in_turn: 20,
-        },
-        Asker {
-            client: "one by one, HEADERS of 14 bytes, answers of 17 KB",
-            server: Server::Nginx,
-            over: Over::Http2,
-            family: Family::V6,
-            command: "for round in $(seq $(({seconds} / 4))); do timeout 4 env PYTHONPATH={python} python3 -W ignore \
-                {programs}/h2_small.py {host} {port} /page/18.png; done",
-            in_flight: 100,
-            in_turn: 1,
-        },
-    ],
-    [Asker { family: Family::V4, ..AIOQUIC }, Asker { family: Family::V6, ..H2LOAD }],
-];
+use askers::{ADVERSARIES, ADVERSARY_LIMIT, AIOQUIC, Asker, FROM_PACKETS, H2LOAD, Trial, WITH_LOGS, WRK, WRK_OVER_TLS};
 
 /// Requests of one client, as its server logged them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -163,7 +63,7 @@ impl Adversary {
     /// Returns the number of served requests as a multiple of the limit.
     pub(super) fn factor(served: u64) -> String {
         #[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
-        let factor = served as f64 / ADVERSARY.limit as f64;
+        let factor = served as f64 / ADVERSARY_LIMIT as f64;
         format!("{factor:.1}")
     }
 
@@ -171,15 +71,19 @@ impl Adversary {
     pub(super) fn holds(&self) -> bool {
         let is_within =
             self.with_log.in_first <= self.with_log.first_max && self.with_log.in_later_max <= self.with_log.later_max;
-        is_within && [&self.from_packets, &self.with_log].iter().all(|one| one.logged >= ADVERSARY.limit)
+        is_within && [&self.from_packets, &self.with_log].iter().all(|one| one.logged >= ADVERSARY_LIMIT)
     }
 }
 
-/// Measures the worst known clients of each protocol.
-pub(super) fn adversaries(tools: &Tools) -> Result<Vec<Adversary>> {
+/// Measures the worst known clients of each protocol that `is_chosen` by their descriptions.
+pub(super) fn adversaries(tools: &Tools, is_chosen: impl Fn(&str) -> bool) -> Result<Vec<Adversary>> {
     let mut adversaries = Vec::new();
-    for askers in &ADVERSARIES {
-        let [without, with] = [false, true].map(|has_log| run(tools, ADVERSARY, askers, has_log));
+    for (trial, askers) in ADVERSARIES {
+        let askers: Vec<Asker> = askers.iter().filter(|asker| is_chosen(&asker.to_string())).copied().collect();
+        if askers.is_empty() {
+            continue;
+        }
+        let [without, with] = [false, true].map(|has_log| run(tools, trial, &askers, has_log));
         let both = without?.into_iter().zip(with?);
         adversaries.extend(both.map(|(from_packets, with_log)| Adversary { from_packets, with_log }));
     }
@@ -211,30 +115,14 @@ fn run(tools: &Tools, trial: Trial, askers: &[Asker], has_log: bool) -> Result<V
     Ok(enforced)
 }
 
-impl Asker {
-    fn start(&self, lab: &Lab, tools: &Tools, trial: Trial) -> Result<Process> {
-        let port = self.server.port(self.over);
-        let line = self
-            .command
-            .replace("{seconds}", &trial.seconds.to_string())
-            .replace("{address}", &self.family.server_with(port))
-            .replace("{host}", &self.family.server().to_string())
-            .replace("{port}", &port.to_string())
-            .replace("{python}", &tools.python().to_string_lossy())
-            .replace("{programs}", &Tools::programs().to_string_lossy());
-        let mut command = lab.client.command("sh");
-        command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().with_context(|| format!("start {}", self.client))
-    }
-}
-
 /// Returns the times of a client's logged requests in milliseconds, sorted.
 fn times(log: &str, server: Server, family: Family) -> Vec<u64> {
     let client = family.client().to_string();
     let of_line = |line: &str| -> Option<u64> {
-        if server == Server::Caddy {
+        if server.logs_json() {
             let object: Value = serde_json::from_str(line).ok()?;
-            let seconds = object["ts"].as_f64().filter(|_| object["request"]["remote_ip"] == *client)?;
+            let address: Option<IpAddr> = object["request"]["remote_ip"].as_str()?.parse().ok();
+            let seconds = object["ts"].as_f64().filter(|_| address == Some(family.client()))?;
             return u64::try_from(Duration::try_from_secs_f64(seconds).ok()?.as_millis()).ok();
         }
         let rest = line.strip_prefix(&client)?.strip_prefix(' ')?;
@@ -266,8 +154,8 @@ fn judge(asker: &Asker, trial: Trial, has_log: bool, times: Vec<u64>) -> Enforce
         in_later_max: times.iter().filter(|&&time| time >= later_from).map(|&time| from(time)).max().unwrap_or(0),
         later_max: if !has_log {
             limit
-        } else if asker.over == Over::Http3 {
-            // HTTP/3 datagrams continue until the lines that exceed the limit are read.
+        } else if asker.is_hidden {
+            // Its requests continue until the lines that exceed the limit are charged.
             limit + asker.in_flight
         } else {
             (limit + limit / 10).max(asker.in_turn)

@@ -125,12 +125,12 @@ fn is_request(line: &str, row: &Row, family: Family) -> bool {
         || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with([' ', ':']));
     let is_of_protocol = || !row.over.is_http2() || line.contains("HTTP/2");
     match row.server {
-        Server::Nginx | Server::Apache => is_of_client() && is_of_protocol(),
+        Server::Nginx | Server::Apache | Server::Node => is_of_client() && is_of_protocol(),
         Server::Haproxy => is_of_client() && is_of_protocol() && line.contains('"'),
         // lighttpd also logs the preface of clear-text HTTP/2.
         Server::Lighttpd => is_of_client() && is_of_protocol() && !line.contains("\"PRI * HTTP/2.0\""),
         Server::Caddy => is_of_protocol(),
-        Server::Hypercorn | Server::Grpc => true,
+        Server::Hypercorn | Server::Grpc | Server::Lenient(_) => true,
     }
 }
 

@@ -9,6 +9,9 @@ use anyhow::{Context, Result};
 use crate::{run, workspace};
 
 const REQUIREMENTS: &str = "requirements.txt";
+/// Java programs, by the names of their classes.
+const JAVA_CLIENT: &str = "JavaClient";
+const JAVA_SERVER: &str = "LenientServer";
 /// Directory of Debian's Java versions.
 const JVM: &str = "/usr/lib/jvm";
 /// Path of Java 21 below the directory that pip installs into.
@@ -22,7 +25,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Builds the Rust and Java clients, and installs the Python packages, which include Java 21.
+    /// Builds the Rust and Java programs, and installs the Python packages, which include Java 21.
     pub(super) fn prepare(limiter: PathBuf) -> Result<Self> {
         let tools = Self { limiter, dir: workspace::target_dir().join("accuracy") };
         fs::create_dir_all(&tools.dir).with_context(|| format!("make {}", tools.dir.display()))?;
@@ -35,16 +38,20 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Builds the Java client if its source is newer than the class file.
+    /// Builds the Java programs with a source that is newer than the class file.
     fn build_java(&self) -> Result<()> {
-        let (source, class) = (Self::programs().join("JavaClient.java"), self.java_classes().join("JavaClient.class"));
-        let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
-        if changed(&class) > changed(&source) {
-            return Ok(());
+        for program in [JAVA_CLIENT, JAVA_SERVER] {
+            let source = Self::programs().join(program).with_extension("java");
+            let class = self.java_classes().join(program).with_extension("class");
+            let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+            if changed(&class) > changed(&source) {
+                continue;
+            }
+            let mut javac = Command::new(java_17("javac")?);
+            javac.arg("-d").arg(self.java_classes()).arg(source);
+            run::step(&format!("accuracy: building {program}"), &mut javac)?;
         }
-        let mut javac = Command::new(java_17("javac")?);
-        javac.arg("-d").arg(self.java_classes()).arg(source);
-        run::step("accuracy: building the Java client", &mut javac)
+        Ok(())
     }
 
     /// Installs the Python packages if the list changed. A copy of the list marks a complete installation.
@@ -78,16 +85,21 @@ impl Tools {
 
     /// Returns the command line of `JavaClient` on the distribution's Java 17.
     pub(super) fn java_17(&self) -> Result<String> {
-        Ok(self.java_client(&java_17("java")?))
+        Ok(self.java_program(&java_17("java")?, JAVA_CLIENT))
     }
 
     /// Returns the command line of `JavaClient` on Java 21 from a Python package. The distribution has only one Java.
     pub(super) fn java_21(&self) -> String {
-        self.java_client(&self.python().join(JAVA_21))
+        self.java_program(&self.python().join(JAVA_21), JAVA_CLIENT)
     }
 
-    fn java_client(&self, java: &Path) -> String {
-        format!("{} -cp {} JavaClient", java.display(), self.java_classes().display())
+    /// Returns the command line of the JDK's own HTTP server, on the distribution's Java 17.
+    pub(super) fn java_server(&self) -> Result<String> {
+        Ok(self.java_program(&java_17("java")?, JAVA_SERVER))
+    }
+
+    fn java_program(&self, java: &Path, program: &str) -> String {
+        format!("{} -cp {} {program}", java.display(), self.java_classes().display())
     }
 
     /// Returns the directory of the Python clients and servers.

@@ -11,6 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::lab::Family;
+use super::servers::lenient::Lenient;
 
 #[derive(Clone, Debug)]
 pub(super) struct Row {
@@ -37,7 +38,9 @@ pub(super) enum Server {
     Lighttpd,
     Haproxy,
     Hypercorn,
+    Node,
     Grpc,
+    Lenient(Lenient),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +85,21 @@ pub(super) enum Bound {
 impl Server {
     /// Web servers that serve the same files, each with one port per protocol.
     pub(super) const WEB: [Self; 5] = [Self::Nginx, Self::Apache, Self::Caddy, Self::Lighttpd, Self::Haproxy];
-    pub(super) const ALL: [Self; 7] =
-        [Self::Nginx, Self::Apache, Self::Caddy, Self::Lighttpd, Self::Haproxy, Self::Hypercorn, Self::Grpc];
+    pub(super) const ALL: [Self; 13] = [
+        Self::Nginx,
+        Self::Apache,
+        Self::Caddy,
+        Self::Lighttpd,
+        Self::Haproxy,
+        Self::Hypercorn,
+        Self::Node,
+        Self::Grpc,
+        Self::Lenient(Lenient::Waitress),
+        Self::Lenient(Lenient::Cheroot),
+        Self::Lenient(Lenient::Aiohttp),
+        Self::Lenient(Lenient::Uvicorn),
+        Self::Lenient(Lenient::Jdk),
+    ];
 }
 
 impl Over {
@@ -155,7 +171,9 @@ impl fmt::Display for Server {
             Self::Lighttpd => "lighttpd",
             Self::Haproxy => "HAProxy",
             Self::Hypercorn => "hypercorn",
+            Self::Node => "Node",
             Self::Grpc => "grpcio",
+            Self::Lenient(lenient) => return lenient.fmt(f),
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Servers with a log of one line per request: five web servers, hypercorn for HTTP/2 and 3, and one gRPC server.
+//! Servers with a log of one line per request: five web servers, hypercorn for HTTP/2 and 3, Node's own servers, one gRPC
+//! server, and servers that answer requests without a version.
 //!
 //! A web server listens on one port per protocol, so that a row's port determines the negotiated protocol.
 
@@ -6,8 +7,10 @@ mod apache;
 mod caddy;
 mod files;
 mod haproxy;
+pub(super) mod lenient;
 mod lighttpd;
 mod nginx;
+mod node;
 mod python;
 
 use std::fs;
@@ -40,7 +43,9 @@ impl Server {
             Self::Lighttpd => "lighttpd.log",
             Self::Haproxy => "haproxy.log",
             Self::Hypercorn => "hypercorn.log",
+            Self::Node => "node.log",
             Self::Grpc => "grpc.log",
+            Self::Lenient(lenient) => lenient.log(),
         }
     }
 
@@ -61,6 +66,8 @@ impl Server {
             (Self::Caddy, over) => 8200 + offset(over),
             (Self::Lighttpd, over) => 8300 + offset(over),
             (Self::Haproxy, over) => 8400 + offset(over),
+            (Self::Node, over) => 8500 + offset(over),
+            (Self::Lenient(lenient), _) => lenient.port(),
         }
     }
 
@@ -69,12 +76,20 @@ impl Server {
         if self == Self::Nginx { "combined.log" } else { self.log() }
     }
 
+    /// Returns true if the log has a JSON object for each request, in Caddy's format.
+    pub(super) const fn logs_json(self) -> bool {
+        matches!(self, Self::Caddy | Self::Lenient(_))
+    }
+
     /// Returns the protocols that a web server listens for. Only some servers accept early data, and only Caddy speaks
     /// HTTP/3.
     fn listens(self) -> impl Iterator<Item = Over> {
         let takes_early_data = matches!(self, Self::Nginx | Self::Haproxy);
+        let listens = move |over: &Over| {
+            if self == Self::Node { node::LISTENS.contains(over) } else { *over != Over::EarlyData || takes_early_data }
+        };
         let of_quic = (self == Self::Caddy).then_some(Over::Http3);
-        Over::ALL.into_iter().filter(move |&over| over != Over::EarlyData || takes_early_data).chain(of_quic)
+        Over::ALL.into_iter().filter(listens).chain(of_quic)
     }
 }
 
@@ -108,7 +123,9 @@ pub(super) fn start(namespace: &Namespace, directory: &Path, tools: &Tools, aske
             Server::Lighttpd => running.extend(lighttpd::start(namespace, directory)?),
             Server::Haproxy => running.push(haproxy::start(namespace, directory)?),
             Server::Hypercorn => running.push(python::hypercorn(namespace, directory, tools)?),
+            Server::Node => running.push(node::start(namespace, directory)?),
             Server::Grpc => running.push(python::grpc(namespace, directory, tools)?),
+            Server::Lenient(lenient) => running.push(lenient::start(namespace, directory, tools, lenient)?),
         }
     }
     Ok(running)

@@ -162,6 +162,28 @@ fn forms_and_shadows_never_share_a_slot_and_those_of_buckets_stay() {
 }
 
 #[test]
+fn shadow_limits_may_have_conditions_where_a_log_shows_them() {
+    let of = |more: &str| {
+        let shadows = "shadow_limits = [\"5/1m path=/login method=POST\", \"9/1m path=/login method=POST\", \"5/1m\"]";
+        format!("[rule]\nlimits = [\"10/1m\", \"5/1m path=/login method=POST\"]\n{shadows}\n{more}\n")
+    };
+    let rule = rules(&of("access_log = [\"/var/log/nginx/access.log\"]"))[0].clone();
+    let said: Vec<String> = rule.shadow_limits.iter().map(ToString::to_string).collect();
+    let conditioned = "requests path=/login method=POST";
+    assert_eq!(said, [format!("5/1m {conditioned}"), format!("9/1m {conditioned}"), "5/1m requests".to_owned()]);
+    let mut slots: Vec<u32> = rule.limits.iter().chain(&rule.shadow_limits).map(|limit| limit.slot).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 5, "each limit has windows of its own");
+    let alone = "[rule]\nlimits = [\"10/1m\"]\nshadow_limits = [\"5/1m status=401\"]\n";
+    let (problem, line, _, help) = wrong(alone);
+    assert!(problem.contains("`5/1m requests status=401` counts what packets do not show"), "{problem}");
+    assert!(line == 4 && help.contains("access_log = "), "line {line}: {help}");
+    let (problem, ..) = wrong(&format!("{alone}access_log = [\"/log\"]\nalgorithm = \"gcra\"\n"));
+    assert!(problem.contains("charged in buckets"), "{problem}");
+}
+
+#[test]
 fn allow_goes_before_deny_and_what_is_in_both_is_remembered() {
     let config = parsed(
         "allow = [\"192.0.2.0/24\"]\ndeny = [\"192.0.2.0/24\", \"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n",

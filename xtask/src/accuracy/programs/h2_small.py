@@ -11,7 +11,7 @@ import h2.events
 host, port, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 context = ssl._create_unverified_context()
 context.set_alpn_protocols(["h2"])
-raw = socket.create_connection((host, port), timeout=20)
+raw = socket.create_connection((host, port), timeout=4)
 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 tls = context.wrap_socket(raw)
 connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))

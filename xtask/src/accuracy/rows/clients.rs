@@ -38,8 +38,8 @@ pub(super) fn all() -> Vec<Row> {
 /// families covers both.
 fn of_server(server: Server, row: Row) -> Row {
     let families: &'static [Family] = match server {
-        Server::Nginx | Server::Caddy | Server::Haproxy => &[Family::V4],
-        Server::Apache | Server::Lighttpd | Server::Hypercorn | Server::Grpc => &[Family::V6],
+        Server::Nginx | Server::Caddy | Server::Haproxy | Server::Node => &[Family::V4],
+        Server::Apache | Server::Lighttpd | Server::Hypercorn | Server::Grpc | Server::Lenient(_) => &[Family::V6],
     };
     let row = if server == Server::Lighttpd { of_eight_streams(row) } else { row };
     // HAProxy sends a window update for each of Java's small frames. These updates look like answers.

@@ -6,12 +6,24 @@ use crate::accuracy::lab::Family;
 
 pub(super) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
-    for server in [Server::Nginx, Server::Apache, Server::Caddy, Server::Lighttpd, Server::Haproxy, Server::Hypercorn] {
+    let of_http2 = [
+        Server::Nginx,
+        Server::Apache,
+        Server::Caddy,
+        Server::Lighttpd,
+        Server::Haproxy,
+        Server::Hypercorn,
+        Server::Node,
+    ];
+    for server in of_http2 {
         // lighttpd takes the client's first protocol, and httpx lists HTTP/2 last.
         let agrees = |row: &Row| server != Server::Lighttpd || row.client != "Python httpx";
         // Hypercorn ends a connection after a thousand requests.
         let allows = |row: &Row| server != Server::Hypercorn || row.asks <= 1000;
         rows.extend(http2().into_iter().filter(agrees).filter(allows).map(|row| Row { server, ..row }));
+    }
+    for over in [Over::Clear, Over::Tls13] {
+        rows.extend(http1(over).into_iter().map(|row| Row { server: Server::Node, ..row }));
     }
     for server in [Server::Caddy, Server::Hypercorn] {
         rows.extend(http3().into_iter().map(|row| Row { server, ..row }));
@@ -43,6 +55,16 @@ fn http2() -> Vec<Row> {
             "curl -ksSf --http2 -Z --parallel-max 20 -o {files}/got#1 '{url_of_globs}/page/[0-19].png'",
         ),
         of(Bound::Within(10), 60, "a page of 60 resources", "Chromium", CHROMIUM),
+    ]
+}
+
+fn http1(over: Over) -> Vec<Row> {
+    let of = |asks, traffic, client, command| with_log(row(over, Bound::Exact, asks, traffic, client, command));
+    vec![
+        of(1000, "4 connections, kept alive", "h2load --h1", "h2load --h1 -n 1000 -c 4 -m 1 {url}/ok"),
+        of(20, "20 requests, kept alive", "Node", "{node} https {url}/ok 20"),
+        of(200, "20 requests in one send", "Python", "{python} {programs}/client.py pipeline {url} 10"),
+        of(45, "GET and POST, kept and not, 45", "Python requests", "{python} {programs}/client.py requests {url} 20"),
     ]
 }
 

@@ -58,7 +58,7 @@ pub(super) fn grpc(namespace: &Namespace, directory: &Path, tools: &Tools) -> Re
     Ok(child)
 }
 
-fn python(namespace: &Namespace, directory: &Path, tools: &Tools, arguments: &[&str]) -> Result<Child> {
+pub(super) fn python(namespace: &Namespace, directory: &Path, tools: &Tools, arguments: &[&str]) -> Result<Child> {
     let mut command = namespace.command("python3");
     command.args(arguments).env("PYTHONPATH", tools.python()).env("ACCURACY_FILES", directory);
     command.current_dir(Tools::programs());
@@ -69,6 +69,6 @@ fn files(directory: &Path, server: Server) -> [String; 3] {
     ["key.pem", "certificate.pem", server.log()].map(|name| directory.join(name).display().to_string())
 }
 
-fn addresses(server: Server, over: Over) -> [String; 2] {
+pub(super) fn addresses(server: Server, over: Over) -> [String; 2] {
     Family::ALL.map(|family| family.server_with(server.port(over)))
 }
