@@ -18,7 +18,6 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -106,8 +105,7 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     let traces = lab.traces();
     drop(lab);
     let tables = table::of(&phases);
-    let cpus = thread::available_parallelism().context("count the CPUs")?;
-    print!("\n{tables}\n{}", table::note(cpus.get()));
+    print!("\n{tables}\n{}", table::NOTE);
     let limiters: Vec<u32> = phases.iter().filter_map(|measured| measured.limiter).collect();
     let promises = promises::of(&phases, &before.left(&traces, &limiters)?);
     println!();

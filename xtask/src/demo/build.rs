@@ -15,7 +15,7 @@ use crate::setup::{self, Setup};
 use crate::{cargo, progress, workspace};
 
 /// Duration and size of a first run, measured as docs/TESTING.md says.
-const FIRST_RUN: &str = "the first run builds all that it needs: about 5 minutes on 2 CPUs, and 2.4 GB of disk";
+const FIRST_RUN: &str = "the first run builds all that it needs: about 5 minutes on 2 CPUs, and 2.3 GB of disk";
 const LATER_RUN: &str = "about a minute, and longer if sources have changed";
 
 /// Daemon and web server of the demo.
