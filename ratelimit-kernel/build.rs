@@ -5,17 +5,21 @@
 //!
 //! The resulting files hold no debug information and no path of this machine, so the same sources give the same bytes.
 
+#[path = "build/bpf.rs"]
+mod bpf;
 #[path = "build/remap.rs"]
 mod remap;
 #[path = "build/strip.rs"]
 mod strip;
 
 use std::env;
-use std::fs;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use aya_build::{Package, Toolchain};
+
+use bpf::Build;
 
 /// Files that determine the object, except the BPF crate itself, relative to the workspace.
 const INPUTS: [&str; 5] =
@@ -48,11 +52,12 @@ fn build() -> Result<()> {
     let cargo_home = cargo_home()?;
     let record_file = record_file(&cargo_home, &pins)?;
     println!("cargo::rerun-if-changed={}", record_file.display());
+    wait_for_setup(&record_file)?;
     let record = read_record(&record_file).map_err(|reason| {
         anyhow!("the compiler and linker for the BPF program are not set up ({reason:#}): run `cargo xtask setup`")
     })?;
 
-    // The child cargo of aya-build inherits these.
+    // The child cargo inherits these.
     set_env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &record.linker);
     set_env("CARGO_TARGET_BPFEB_UNKNOWN_NONE_LINKER", &record.linker);
     set_env("LD_LIBRARY_PATH", &llvm_first(&record.llvm_dir));
@@ -63,20 +68,13 @@ fn build() -> Result<()> {
         set_env(name, &value);
     }
 
-    let root_dir = workspace.join("ratelimit-ebpf");
-    let root_dir = root_dir.to_str().context("the path of the workspace is not UTF-8")?;
-    let features: &[&str] = if env::var_os("CARGO_FEATURE_TRACE").is_some() { &["trace"] } else { &[] };
-    let package = Package { name: "ratelimit-ebpf", root_dir, no_default_features: false, features };
-    aya_build::build_ebpf([package], Toolchain::Custom(&record.toolchain))
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
+    let feature = env::var_os("CARGO_FEATURE_TRACE").map(|_| "trace");
+    let build = Build { crate_dir: &workspace.join("ratelimit-ebpf"), toolchain: &record.toolchain, feature };
+    let objects = build
+        .run(&out_dir)
         .context("building the BPF program failed; if the lines above do not explain it, run `cargo xtask setup`")?;
-    let out_dir = env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?;
-    for entry in fs::read_dir(&out_dir).context("list OUT_DIR")? {
-        let path = entry.context("list OUT_DIR")?.path();
-        if path.is_file() {
-            strip::debug_sections(&path)?;
-        }
-    }
-    Ok(())
+    objects.iter().try_for_each(|object| strip::debug_sections(object))
 }
 
 fn cargo_home() -> Result<PathBuf> {
@@ -91,6 +89,16 @@ fn cargo_home() -> Result<PathBuf> {
 /// Returns `$CARGO_HOME/ratelimitd/bpf-linker-VERSION/record.toml`.
 fn record_file(cargo_home: &Path, pins: &toml::Table) -> Result<PathBuf> {
     Ok(cargo_home.join("ratelimitd").join(format!("bpf-linker-{}", string(pins, "bpf_linker")?)).join("record.toml"))
+}
+
+/// Waits for the end of a set-up that has begun. `cargo xtask demo` builds the daemon's other parts meanwhile.
+fn wait_for_setup(record_file: &Path) -> Result<()> {
+    match File::open(record_file.with_file_name("setup.lock")) {
+        Ok(lock) => lock.lock_shared().context("wait for `cargo xtask setup`, which is running"),
+        // Then no set-up has begun yet.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).context("open the lock of `cargo xtask setup`"),
+    }
 }
 
 fn read_record(file: &Path) -> Result<Record> {

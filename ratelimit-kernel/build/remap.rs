@@ -1,8 +1,8 @@
 //! Removes the paths of the build machine from the object. The verifier's log names source files and the kernel keeps
 //! those names, so paths are shortened instead of dropped.
 //!
-//! aya-build sets the flags of the compiler itself. Therefore the build script, which cargo has already compiled, also
-//! wraps the compiler and adds flags.
+//! Cargo derives the names of symbols from the flags that it passes to the compiler, so flags with paths would change the
+//! object. Therefore the build script, which cargo has already compiled, also wraps the compiler and adds the flags.
 
 use std::env;
 use std::fmt::Write as _;

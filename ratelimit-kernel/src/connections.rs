@@ -14,9 +14,8 @@ use crate::{Connection, Ended, SocketName};
 const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
 
-/// `NLM_F_REQUEST` with `NLM_F_ACK`, and with `NLM_F_DUMP`.
+/// `NLM_F_REQUEST` with `NLM_F_ACK`.
 const ONE: u16 = 1 | 4;
-const ALL: u16 = 1 | 0x300;
 
 const TCP: u8 = 6;
 /// Mask of the TCP states to list. Left out are unfinished handshakes (3, 12), which the kernel would forget silently.
@@ -83,19 +82,8 @@ fn open() -> io::Result<Socket> {
 }
 
 fn visit(family: u8, each: &mut dyn FnMut(Connection)) -> io::Result<()> {
-    let socket = open()?;
-    socket.send(&netlink::request(BY_FAMILY, ALL, &question(family, [0; NAME_BYTES])), 0)?;
-    loop {
-        let (messages, _) = socket.recv_from_full()?;
-        for message in netlink::messages(&messages) {
-            match message {
-                Message::Of(bytes) => of(bytes).into_iter().for_each(&mut *each),
-                Message::Done => return Ok(()),
-                Message::Answer(Ok(())) => {}
-                Message::Answer(Err(error)) => return Err(error),
-            }
-        }
-    }
+    let question = question(family, [0; NAME_BYTES]);
+    netlink::dump(&open()?, BY_FAMILY, &question, &mut |_, message| of(message).into_iter().for_each(&mut *each))
 }
 
 fn destroy(socket: &mut Socket, of: &Connection) -> io::Result<()> {
@@ -103,7 +91,7 @@ fn destroy(socket: &mut Socket, of: &Connection) -> io::Result<()> {
     let (messages, _) = socket.recv_from_full()?;
     let answer = netlink::messages(&messages).find_map(|message| match message {
         Message::Answer(answer) => Some(answer),
-        Message::Of(_) | Message::Done => None,
+        Message::Of(..) | Message::Done => None,
     });
     answer.unwrap_or_else(|| Err(io::Error::other("the kernel does not say whether it ended a connection")))
 }

@@ -7,7 +7,7 @@ use std::io;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use crate::netlink::{self, Message};
+use crate::netlink::{self, Message, attribute, attributes, find};
 
 /// Values of include/uapi/linux/genetlink.h: the controller, its query for a family, and the family's id and name.
 const CONTROLLER: u16 = 0x10;
@@ -15,14 +15,12 @@ const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
-/// `NLM_F_REQUEST`, and the flag bits of an attribute's type.
+/// `NLM_F_REQUEST`, and the flag of an attribute that holds attributes.
 const REQUEST: u16 = 1;
 const NESTED: u16 = 1 << 15;
-const TYPE_MASK: u16 = 0x3fff;
 
 /// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
-const ATTRIBUTE_HEADER: usize = 4;
 
 /// Values of include/uapi/linux/netdev.h.
 const DEV_GET: u8 = 1;
@@ -86,11 +84,8 @@ pub(super) fn xdp_features(index: u32) -> io::Result<u64> {
 pub(super) fn offloads(index: u32) -> io::Result<Vec<String>> {
     let answer = Family::named("ethtool")?.ask(FEATURES_GET, &device(index))?;
     let bits = find(&answer, FEATURES_ACTIVE).and_then(|active| find(active, BITSET_BITS)).unwrap_or_default();
-    let name = |(kind, bit): (u16, &[u8])| {
-        let text = find(bit, BIT_NAME).filter(|_| kind == BIT)?;
-        Some(String::from_utf8_lossy(text.split(|byte| *byte == 0).next()?).into_owned())
-    };
-    Ok(attributes_of(bits).filter_map(name).collect())
+    let name = |(kind, bit)| find(bit, BIT_NAME).filter(|_| kind == BIT).map(netlink::text);
+    Ok(attributes(bits).filter_map(name).collect())
 }
 
 /// Returns the number of receive queues.
@@ -99,7 +94,7 @@ pub(super) fn offloads(index: u32) -> io::Result<Vec<String>> {
 /// Returns the kernel's error. Many virtual devices report no number.
 pub(super) fn receive_queues(index: u32) -> io::Result<u32> {
     let answer = Family::named("ethtool")?.ask(CHANNELS_GET, &device(index))?;
-    let count = |kind| find(&answer, kind).and_then(|of| of.first_chunk().copied()).map_or(0, u32::from_ne_bytes);
+    let count = |kind| netlink::find_u32(&answer, kind).unwrap_or(0);
     match count(CHANNELS_RX_COUNT) + count(CHANNELS_COMBINED_COUNT) {
         0 => Err(io::Error::other("the driver does not say")),
         queues => Ok(queues),
@@ -110,59 +105,19 @@ fn device(index: u32) -> Vec<u8> {
     attribute(HEADER | NESTED, &attribute(HEADER_DEV_INDEX, &index.to_ne_bytes()))
 }
 
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap_or(u16::MAX);
-    let mut bytes = Vec::with_capacity(usize::from(len).next_multiple_of(4));
-    bytes.extend(len.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 /// Returns the attributes of a message, or its error.
 fn answer(message: &[u8]) -> io::Result<&[u8]> {
     let of = match netlink::messages(message).next() {
-        Some(Message::Of(body)) => body.get(HEADER_BYTES..),
+        Some(Message::Of(_, body)) => body.get(HEADER_BYTES..),
         Some(Message::Answer(Err(error))) => return Err(error),
         Some(Message::Answer(Ok(())) | Message::Done) | None => None,
     };
     of.ok_or_else(|| io::Error::other("a netlink message that ends too early"))
 }
 
-fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes_of(attributes).find(|(other, _)| *other == kind).map(|(_, value)| value)
-}
-
-/// Returns the types and values of the attributes, up to the first that is cut off.
-fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let len = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & TYPE_MASK;
-        let value = rest.get(ATTRIBUTE_HEADER..len)?;
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attributes_are_found_within_attributes_and_broken_ones_end_them() {
-        let inner = [attribute(BIT_NAME, b"rx-lro\0"), attribute(1, &7_u32.to_ne_bytes())].concat();
-        let outer = [attribute(9, b"x"), attribute(BIT | NESTED, &inner)].concat();
-        let bit = find(&outer, BIT).unwrap();
-        assert_eq!(find(bit, BIT_NAME), Some(&b"rx-lro\0"[..]));
-        assert_eq!(find(bit, 1), Some(&7_u32.to_ne_bytes()[..]));
-        for len in 0..outer.len() {
-            assert!(attributes_of(&outer[..len]).count() <= 2);
-        }
-        for broken in [&[0, 0, 1, 0][..], &[3, 0, 1, 0], &[255, 255, 1, 0, 1]] {
-            assert_eq!(attributes_of(broken).count(), 0, "{broken:?}");
-        }
-    }
 
     #[test]
     fn an_error_is_the_kernels_and_a_short_message_is_one_too() {

@@ -2,13 +2,11 @@
 
 use std::io;
 
-use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::path::Link;
-use super::{Attachment, Hook, XdpMode, bpf, generic_netlink, netlink};
+use super::{Attachment, Hook, XdpMode, bpf, generic_netlink};
+use crate::netlink::{self, attribute, find};
 
 /// One network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +16,7 @@ pub(super) struct Interface {
     /// MTU in bytes.
     pub(super) mtu: u32,
     /// Hardware type (`ARPHRD_`), which says what precedes the IP packet.
-    pub(super) link_layer: LinkLayerType,
+    link_layer: u16,
     /// Attached XDP programs, at most one for each mode, with their ids.
     pub(super) programs: Vec<(XdpMode, u32)>,
     /// Kind of a virtual interface, such as `vlan` or `bridge`. None for hardware.
@@ -42,6 +40,26 @@ struct OtherEnd {
 
 /// `NETDEV_XDP_ACT_NDO_XMIT`, include/uapi/linux/netdev.h.
 const NDO_XMIT: u64 = 1 << 2;
+
+/// Hardware types of include/uapi/linux/if_arp.h that libc lacks.
+const RAWIP: u16 = 519;
+const IP6GRE: u16 = 823;
+
+/// Bytes of `struct ifinfomsg`, and the offsets of the hardware type and the index in it.
+const INFO_BYTES: usize = 16;
+const LINK_LAYER_AT: usize = 2;
+const INDEX_AT: usize = 4;
+
+/// Attributes within `IFLA_XDP` of include/uapi/linux/if_link.h.
+const XDP_ATTACHED: u16 = 2;
+const XDP_PROGRAM: u16 = 4;
+const XDP_DRIVER_PROGRAM: u16 = 5;
+const XDP_GENERIC_PROGRAM: u16 = 6;
+const XDP_HARDWARE_PROGRAM: u16 = 7;
+/// Values of `XDP_ATTACHED` for a single program.
+const ATTACHED_DRIVER: u8 = 1;
+const ATTACHED_GENERIC: u8 = 2;
+const ATTACHED_HARDWARE: u8 = 3;
 
 impl From<Interface> for Link {
     fn from(of: Interface) -> Self {
@@ -74,20 +92,20 @@ impl Interface {
     pub(super) fn is_headless(&self) -> bool {
         matches!(
             self.link_layer,
-            LinkLayerType::None
-                | LinkLayerType::Ppp
-                | LinkLayerType::Rawip
-                | LinkLayerType::Tunnel
-                | LinkLayerType::Tunnel6
-                | LinkLayerType::Sit
-                | LinkLayerType::Ipgre
-                | LinkLayerType::Ip6gre
+            libc::ARPHRD_NONE
+                | libc::ARPHRD_PPP
+                | RAWIP
+                | libc::ARPHRD_TUNNEL
+                | libc::ARPHRD_TUNNEL6
+                | libc::ARPHRD_SIT
+                | libc::ARPHRD_IPGRE
+                | IP6GRE
         )
     }
 
     /// Returns whether frames have an Ethernet header. The loopback interface has one of zeros.
     pub(super) fn has_ethernet_header(&self) -> bool {
-        matches!(self.link_layer, LinkLayerType::Ether | LinkLayerType::Loopback)
+        matches!(self.link_layer, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
     }
 }
 
@@ -108,116 +126,16 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
     all_of(None)
 }
 
-/// `IFLA_TARGET_NETNSID` of linux/if_link.h.
-const TARGET_NAMESPACE: u16 = 46;
-
 /// Returns every interface of the network namespace with this number, or of our own, sorted by index.
 fn all_of(namespace: Option<i32>) -> io::Result<Vec<Interface>> {
-    let mut asked = LinkMessage::default();
-    let number = namespace.map(|number| DefaultNla::new(TARGET_NAMESPACE, number.to_ne_bytes().to_vec()));
-    asked.attributes.extend(number.map(LinkAttribute::Other));
+    let mut asked = vec![0; INFO_BYTES];
+    asked.extend(namespace.into_iter().flat_map(|id| attribute(libc::IFLA_TARGET_NETNSID, &id.to_ne_bytes())));
     let mut interfaces = Vec::new();
-    dump(RouteNetlinkMessage::GetLink(asked), &mut |message| {
-        if let RouteNetlinkMessage::NewLink(link) = message {
-            interfaces.extend(interface(link));
-        }
+    netlink::dump(&netlink::open(NETLINK_ROUTE)?, libc::RTM_GETLINK, &asked, &mut |kind, link| {
+        interfaces.extend(interface(link).filter(|_| kind == libc::RTM_NEWLINK));
     })?;
     interfaces.sort_by_key(|interface: &Interface| interface.index);
     Ok(interfaces)
-}
-
-/// Sends a dump request and passes every received object to `take`.
-#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
-pub(super) fn dump(asked: RouteNetlinkMessage, take: &mut dyn FnMut(RouteNetlinkMessage)) -> io::Result<()> {
-    let socket = netlink::open(NETLINK_ROUTE)?;
-    let mut request = NetlinkMessage::from(asked);
-    request.header.flags = NLM_F_REQUEST | NLM_F_DUMP | NLM_F_ACK;
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-
-    loop {
-        let (reply, _) = socket.recv_from_full()?;
-        let mut rest = reply.as_slice();
-        while !rest.is_empty() {
-            let (message, len) = next(rest)?;
-            match message.payload {
-                NetlinkPayload::InnerMessage(message) => take(message),
-                NetlinkPayload::Done(_) => return Ok(()),
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                _ => {}
-            }
-            rest = &rest[len..];
-        }
-    }
-}
-
-/// Bytes of `struct nlmsghdr` and the `struct ifinfomsg` that follows.
-const HEADERS: usize = 16 + 16;
-/// `RTM_NEWLINK` of linux/rtnetlink.h.
-const NEW_LINK: u16 = 16;
-/// `IFLA_IFNAME`, `IFLA_MTU`, `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID` and `IFLA_XDP` of
-/// linux/if_link.h.
-const NAME: u16 = 3;
-const INFO: u16 = 18;
-const READ: [u16; 7] = [NAME, 4, 5, 10, INFO, 37, 43];
-/// `IFLA_INFO_KIND` within `IFLA_LINKINFO`.
-const INFO_KIND: u16 = 1;
-/// Mask that removes the flag bits from an attribute's kind.
-const KIND: u16 = 0x3fff;
-
-/// Returns the next message and its length including padding.
-fn next(rest: &[u8]) -> io::Result<(NetlinkMessage<RouteNetlinkMessage>, usize)> {
-    let length = rest.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
-    let Some(bytes) = rest.get(..length).filter(|bytes| !bytes.is_empty()) else {
-        return Err(io::Error::other(format!("a netlink message of {length} bytes, of which {} arrived", rest.len())));
-    };
-    let message = NetlinkMessage::deserialize(&lean(bytes)).map_err(io::Error::other)?;
-    Ok((message, length.next_multiple_of(4).min(rest.len())))
-}
-
-/// Copies a message with only the attributes that are read. Names, aliases and port names need not be UTF-8, and anyone
-/// who makes an interface chooses them. One such text must not hide all other interfaces.
-fn lean(message: &[u8]) -> Vec<u8> {
-    let kind = message.get(4..6).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_ne_bytes(*bytes));
-    let Some(mut lean) = message.get(..HEADERS).filter(|_| kind == Some(NEW_LINK)).map(<[u8]>::to_vec) else {
-        return message.to_vec();
-    };
-    for (kind, value) in attributes(&message[HEADERS..]).filter(|(kind, _)| READ.contains(&(kind & KIND))) {
-        match kind & KIND {
-            NAME => push(&mut lean, kind, String::from_utf8_lossy(value).as_bytes()),
-            INFO => {
-                let mut kept = Vec::new();
-                for (kind, value) in attributes(value).filter(|(kind, _)| kind & KIND == INFO_KIND) {
-                    push(&mut kept, kind, String::from_utf8_lossy(value).as_bytes());
-                }
-                push(&mut lean, kind, &kept);
-            }
-            _ => push(&mut lean, kind, value),
-        }
-    }
-    let length = u32::try_from(lean.len()).unwrap_or(u32::MAX);
-    lean[..4].copy_from_slice(&length.to_ne_bytes());
-    lean
-}
-
-/// Returns kind and value of each attribute, up to the first that is cut off.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let [a, b, c, d] = *rest.first_chunk()?;
-        let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
-/// Appends one attribute, padded to four bytes.
-fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    bytes.extend(length.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()).chain(value.iter().copied()));
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
 /// Returns every interface of this thread's network namespace, with the interfaces that it is joined to.
@@ -243,124 +161,99 @@ pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "seven of some sixty attributes matter")]
-fn interface(link: LinkMessage) -> Option<Interface> {
-    let mut name = None;
-    let mut mtu = 0;
-    let mut programs = Vec::new();
-    let (mut kind, mut master, mut joined, mut namespace) = (None, None, None, None);
-    for attribute in link.attributes {
-        match attribute {
-            LinkAttribute::IfName(value) => name = Some(value),
-            LinkAttribute::Mtu(value) => mtu = value,
-            LinkAttribute::Xdp(xdp) => programs = attached(&xdp),
-            LinkAttribute::Controller(index) => master = Some(index).filter(|index| *index != 0),
-            LinkAttribute::Link(index) => joined = Some(index).filter(|index| *index != 0),
-            LinkAttribute::LinkNetNsId(number) => namespace = Some(number),
-            LinkAttribute::LinkInfo(infos) => {
-                kind = infos.into_iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.to_string()),
-                    _ => None,
-                });
-            }
-            _ => {}
-        }
-    }
-    let index = link.header.index;
-    // Hardware names its own index as the lower interface.
-    let lower = joined.filter(|lower| namespace.is_none() && *lower != index);
-    let other_end = joined.map(|index| OtherEnd { index, namespace });
-    let link_layer = link.header.link_layer_type;
-    Some(Interface { name: name?, index, mtu, link_layer, programs, kind, master, lower, other_end })
+/// Parses a `struct ifinfomsg` and its attributes. Returns none if the message is cut off before the name.
+///
+/// Names need not be UTF-8, because anyone who makes an interface chooses them.
+fn interface(link: &[u8]) -> Option<Interface> {
+    let (header, attributes) = link.split_at_checked(INFO_BYTES)?;
+    let link_layer = u16::from_ne_bytes(*header.get(LINK_LAYER_AT..)?.first_chunk()?);
+    let index = u32::from_ne_bytes(*header.get(INDEX_AT..)?.first_chunk()?);
+    let number = |kind| netlink::find_u32(attributes, kind);
+    let name = find(attributes, libc::IFLA_IFNAME).map(netlink::text)?;
+    let kind = find(attributes, libc::IFLA_LINKINFO).and_then(|info| find(info, libc::IFLA_INFO_KIND));
+    let joined = number(libc::IFLA_LINK).filter(|index| *index != 0);
+    let namespace = number(libc::IFLA_LINK_NETNSID).map(u32::cast_signed);
+    Some(Interface {
+        name,
+        index,
+        mtu: number(libc::IFLA_MTU).unwrap_or(0),
+        link_layer,
+        programs: find(attributes, libc::IFLA_XDP).map(attached).unwrap_or_default(),
+        kind: kind.map(netlink::text),
+        master: number(libc::IFLA_MASTER).filter(|index| *index != 0),
+        // Hardware names its own index as the lower interface.
+        lower: joined.filter(|lower| namespace.is_none() && *lower != index),
+        other_end: joined.map(|index| OtherEnd { index, namespace }),
+    })
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]
-fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
-    let mut mode = None;
-    let mut programs = Vec::new();
-    for attribute in xdp {
-        match attribute {
-            LinkXdp::Attached(XdpAttached::Driver | XdpAttached::Hardware) => mode = Some(XdpMode::Native),
-            LinkXdp::Attached(XdpAttached::SocketBuffer) => mode = Some(XdpMode::Generic),
-            LinkXdp::DrvProgId(id) | LinkXdp::HwProgId(id) => programs.push((XdpMode::Native, *id)),
-            LinkXdp::SkbProgId(id) => programs.push((XdpMode::Generic, *id)),
-            _ => {}
-        }
+/// Returns the programs in the attributes of `IFLA_XDP`.
+fn attached(xdp: &[u8]) -> Vec<(XdpMode, u32)> {
+    let modes = [
+        (XDP_GENERIC_PROGRAM, XdpMode::Generic),
+        (XDP_DRIVER_PROGRAM, XdpMode::Native),
+        (XDP_HARDWARE_PROGRAM, XdpMode::Native),
+    ];
+    let programs: Vec<_> =
+        modes.into_iter().filter_map(|(kind, mode)| Some((mode, netlink::find_u32(xdp, kind)?))).collect();
+    if !programs.is_empty() {
+        return programs;
     }
     // For a single attached program, some kernels report only its id and its mode.
-    if programs.is_empty()
-        && let Some(mode) = mode
-    {
-        programs.extend(xdp.iter().filter_map(|attribute| match attribute {
-            LinkXdp::ProgId(id) => Some((mode, *id)),
-            _ => None,
-        }));
-    }
-    programs
+    let mode = match find(xdp, XDP_ATTACHED).and_then(<[u8]>::first) {
+        Some(&(ATTACHED_DRIVER | ATTACHED_HARDWARE)) => XdpMode::Native,
+        Some(&ATTACHED_GENERIC) => XdpMode::Generic,
+        _ => return programs,
+    };
+    netlink::find_u32(xdp, XDP_PROGRAM).map(|id| (mode, id)).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).unwrap();
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
+    fn number(kind: u16, value: u32) -> Vec<u8> {
+        attribute(kind, &value.to_ne_bytes())
     }
 
+    /// Builds the message of an Ethernet interface.
     fn link(index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = vec![0; HEADERS];
+        let mut bytes = vec![0; INFO_BYTES];
+        bytes[LINK_LAYER_AT..][..2].copy_from_slice(&libc::ARPHRD_ETHER.to_ne_bytes());
+        bytes[INDEX_AT..][..4].copy_from_slice(&index.to_ne_bytes());
         bytes.extend(attributes.concat());
-        let length = u32::try_from(bytes.len()).unwrap();
-        bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&NEW_LINK.to_ne_bytes());
-        // ARPHRD_ETHER and the index in `struct ifinfomsg`.
-        bytes[18..20].copy_from_slice(&1_u16.to_ne_bytes());
-        bytes[20..24].copy_from_slice(&index.to_ne_bytes());
         bytes
-    }
-
-    /// Returns the name, index and MTU of each interface.
-    fn read(mut bytes: &[u8]) -> io::Result<Vec<(String, u32, u32)>> {
-        let mut all = Vec::new();
-        while !bytes.is_empty() {
-            let (message, len) = next(bytes)?;
-            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else {
-                panic!("no link")
-            };
-            all.extend(interface(link).map(|of| (of.name, of.index, of.mtu)));
-            bytes = &bytes[len..];
-        }
-        Ok(all)
     }
 
     #[test]
-    fn non_utf8_text_in_one_interface_hides_no_other() {
+    fn non_utf8_text_hides_no_interface() {
         const ALIAS: u16 = 20;
         const PORT: u16 = 38;
-        let mtu = attribute(4, &1500_u32.to_ne_bytes());
-        let odd =
-            [attribute(NAME, b"a\xff\xfeb\0"), attribute(ALIAS, b"\xff"), attribute(PORT, b"\xfe\0"), mtu.clone()];
-        let plain = [attribute(NAME, b"eth0\0"), mtu, attribute(9999, b"?")];
-        let bytes = [link(2, &odd), link(3, &plain)].concat();
-        let expected = [("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500), ("eth0".to_owned(), 3, 1500)];
-        assert_eq!(read(&bytes).unwrap(), expected);
+        let mtu = number(libc::IFLA_MTU, 1500);
+        let odd = [
+            attribute(ALIAS, b"\xff"),
+            attribute(libc::IFLA_IFNAME, b"a\xff\xfeb\0"),
+            attribute(PORT, b"\xfe\0"),
+            mtu.clone(),
+        ];
+        let plain = [attribute(libc::IFLA_IFNAME, b"eth0\0"), mtu, attribute(9999, b"?")];
+        let read = |index, attributes: &[Vec<u8>]| {
+            let of = interface(&link(index, attributes)).unwrap();
+            (of.name.clone(), of.index, of.mtu, of.has_ethernet_header(), of.is_headless())
+        };
+        assert_eq!(read(2, &odd), ("a\u{fffd}\u{fffd}b".to_owned(), 2, 1500, true, false));
+        assert_eq!(read(3, &plain), ("eth0".to_owned(), 3, 1500, true, false));
     }
 
     #[test]
     fn kind_port_and_lower_interface_are_read_and_an_index_of_another_namespace_is_not() {
-        let info = |kind: &[u8]| attribute(INFO, &[attribute(INFO_KIND, kind), attribute(2, b"\xff")].concat());
-        let number = |kind: u16, value: u32| attribute(kind, &value.to_ne_bytes());
-        let name = attribute(NAME, b"x0\0");
+        let info = |kind: &[u8]| {
+            let attributes = [attribute(libc::IFLA_INFO_KIND, kind), attribute(2, b"\xff")].concat();
+            attribute(libc::IFLA_LINKINFO, &attributes)
+        };
+        let name = attribute(libc::IFLA_IFNAME, b"x0\0");
         let joined = |attributes: &[Vec<u8>]| {
-            let (message, _) = next(&link(7, attributes)).unwrap();
-            let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = message.payload else {
-                panic!("no link")
-            };
-            let of = interface(link).unwrap();
+            let of = interface(&link(7, attributes)).unwrap();
             (of.kind, of.master, of.lower)
         };
         let vlan = [name.clone(), number(5, 2), number(10, 3), info(b"vlan\0")];
@@ -371,16 +264,30 @@ mod tests {
     }
 
     #[test]
-    fn truncated_link_messages_are_errors_and_never_panic() {
-        let whole = link(3, &[attribute(NAME, b"eth0\0"), attribute(4, &1500_u32.to_ne_bytes())]);
-        for len in 1..whole.len() {
-            assert!(read(&whole[..len]).is_err(), "{len}");
+    fn programs_are_read_with_their_mode() {
+        let native = [attribute(2, &[1]), number(4, 7), number(5, 7)].concat();
+        assert_eq!(attached(&native), [(XdpMode::Native, 7)]);
+        let several = [attribute(2, &[4]), number(6, 8), number(7, 9)].concat();
+        assert_eq!(attached(&several), [(XdpMode::Generic, 8), (XdpMode::Native, 9)]);
+        // For a single program, without the attribute of its mode.
+        let single = |mode| attached(&[attribute(2, &[mode]), number(4, 7)].concat());
+        assert_eq!([1, 2, 3].map(single), [XdpMode::Native, XdpMode::Generic, XdpMode::Native].map(|of| vec![(of, 7)]));
+        assert_eq!(single(0), []);
+    }
+
+    #[test]
+    fn links_that_are_cut_off_or_broken_never_panic() {
+        let name = attribute(libc::IFLA_IFNAME, b"eth0\0");
+        let whole = link(3, &[name.clone(), number(libc::IFLA_MTU, 1500), attribute(libc::IFLA_XDP, &number(5, 7))]);
+        assert!(interface(&whole).is_some_and(|of| of.programs == [(XdpMode::Native, 7)]));
+        for len in 0..whole.len() {
+            assert_eq!(interface(&whole[..len]).is_some(), len >= INFO_BYTES + name.len() - 3, "{len}");
         }
         for at in 0..whole.len() {
             for byte in [0, 1, 3, 0xff] {
                 let mut broken = whole.clone();
                 broken[at] = byte;
-                let _ = std::panic::catch_unwind(|| next(&broken).map(drop)).expect("no panic");
+                let _ = std::panic::catch_unwind(|| interface(&broken).map(drop)).expect("no panic");
             }
         }
     }

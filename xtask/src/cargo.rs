@@ -40,6 +40,19 @@ pub(crate) fn build_by(mut command: Command, arguments: &[&str]) -> Result<Vec<A
     Ok(stdout.lines().filter_map(Artifact::from_message).collect())
 }
 
+/// Builds a binary as a step with progress, and returns its file. Fails if the build fails.
+pub(crate) fn build_step(label: &str, arguments: &[String], name: &str) -> Result<PathBuf> {
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root()).arg("build").args(arguments);
+    command.env("CARGO_TERM_COLOR", "never");
+    // The step reads the bar.
+    command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "100");
+    run::step(label, &mut command)?;
+    // All is built, so this only returns the file.
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(["--quiet"]).collect();
+    Ok(binary(&build(&arguments)?, name)?.executable.clone())
+}
+
 /// Returns the binary with this name among the artifacts. Fails if there is none.
 pub(crate) fn binary<'a>(artifacts: &'a [Artifact], name: &str) -> Result<&'a Artifact> {
     let found = artifacts.iter().find(|artifact| artifact.kind == Kind::Other && artifact.target == name);

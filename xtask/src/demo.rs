@@ -5,6 +5,7 @@
 //! only the part in the namespaces runs as root. At the end the demo checks its own promises, and fails if one does not
 //! hold.
 
+mod build;
 mod client;
 mod lab;
 mod leftovers;
@@ -21,7 +22,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::{cargo, interrupt, run, setup, workspace};
+use crate::{interrupt, run, workspace};
 use lab::Lab;
 use phase::Phase;
 
@@ -62,13 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let Some(binary) = &options.binary {
         return show(binary, options);
     }
-    setup::ensure(setup::Tier::Build)?;
-    let server = if setup::ensure_demo_programs()? { Server::Nginx } else { Server::Own };
-    eprintln!("demo: building the release binary");
-    let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
-    let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    let build::Prepared { binary, server } = build::prepare()?;
     let options = Options { server, binary: Some(binary.clone()), ..*options };
-    if workspace::is_root() { show(binary, &options) } else { show_as_root(binary, &options) }
+    if workspace::is_root() { show(&binary, &options) } else { show_as_root(&binary, &options) }
 }
 
 /// Runs this program again through sudo.
@@ -108,7 +105,7 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     let traces = lab.traces();
     drop(lab);
     let tables = table::of(&phases);
-    print!("\n{tables}");
+    print!("\n{tables}\n{}", table::NOTE);
     let limiters: Vec<u32> = phases.iter().filter_map(|measured| measured.limiter).collect();
     let promises = promises::of(&phases, &before.left(&traces, &limiters)?);
     println!();

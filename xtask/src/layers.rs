@@ -23,6 +23,8 @@ pub(crate) const EDGE: [&str; 6] = [
 
 /// Members of [`EDGE`] that others reach the BPF compiler through.
 const BUILD_THE_PROGRAM: [&str; 2] = ["ratelimit-ebpf", "ratelimit-kernel"];
+/// Packages of aya that build without the BPF compiler: the stand-in for aya-build, and a library of bpf-linker.
+const BUILD_WITHOUT_IT: [&str; 2] = ["aya-build", "aya-rustc-llvm-proxy"];
 
 /// Dependency graph of the workspace, with optional dependencies.
 #[derive(Debug)]
@@ -143,7 +145,8 @@ impl Graph {
 
 /// Returns whether a package belongs to the BPF program or loads it.
 fn is_bpf(name: &str) -> bool {
-    name == "aya" || name.starts_with("aya-") || BUILD_THE_PROGRAM.contains(&name)
+    let is_aya = name == "aya" || name.starts_with("aya-");
+    is_aya && !BUILD_WITHOUT_IT.contains(&name) || BUILD_THE_PROGRAM.contains(&name)
 }
 
 #[cfg(test)]
@@ -178,6 +181,14 @@ mod tests {
         let rows = [("a", "b", Purpose::Build), ("b", "aya-obj", Purpose::Tests)];
         assert_eq!(graph(&["a"], &rows).needless(), [[""; 0]; 0]);
         assert_eq!(graph(&["b"], &rows).needless(), [["b", "aya-obj"]]);
+    }
+
+    #[test]
+    fn the_linker_of_the_bpf_program_is_no_way_to_its_compiler() {
+        let rows = [("xtask", "bpf-linker", Purpose::Build), ("bpf-linker", "aya-rustc-llvm-proxy", Purpose::Build)];
+        assert_eq!(graph(&["xtask"], &rows).needless(), [[""; 0]; 0]);
+        let rows = [rows[0], ("bpf-linker", "aya-obj", Purpose::Build)];
+        assert_eq!(graph(&["xtask"], &rows).needless(), [["xtask", "bpf-linker", "aya-obj"]]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod markdown;
 mod packages;
 mod picture;
 mod pins;
+mod progress;
 mod run;
 mod setup;
 mod shipped;

@@ -1,21 +1,17 @@
 //! Runs other programs: silently for their output, with progress for long steps, and as root if required.
-//!
-//! Progress goes to stderr. On a terminal a long step is one line that keeps changing. Elsewhere it prints a line at
-//! the start, one at the end, and one every half minute.
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::progress::{self, Step};
 use crate::workspace;
 
-const REDRAW: Duration = Duration::from_millis(200);
-const PLAIN_SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 /// Number of output lines that are shown of a failed step.
 const TAIL_LINES: usize = 40;
 
@@ -31,22 +27,22 @@ pub(crate) fn answer(command: &mut Command) -> Result<String> {
 
 /// Runs a long command. Shows the end of its output only on failure.
 pub(crate) fn step(label: &str, command: &mut Command) -> Result<()> {
-    let start = Instant::now();
+    let mut running = Step::begin(label);
     let (reader, writer) = io::pipe().context("make a pipe")?;
     command.stdin(Stdio::null()).stdout(writer.try_clone().context("make a pipe")?).stderr(writer);
     let mut child = command.spawn().with_context(|| format!("{label}: start `{}`", shown(command)))?;
     // The command holds the writing end too; the pipe ends when both are closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
-    let output = follow(label, start, &lines_of(reader));
+    let output = follow(&mut running, &lines_of(reader));
     let status = child.wait().with_context(|| format!("{label}: wait for it"))?;
-    let seconds = start.elapsed().as_secs_f32();
     if status.success() {
-        eprintln!("{label}: done in {seconds:.1} s");
+        running.done();
         return Ok(());
     }
+    drop(running);
     for line in &output[output.len().saturating_sub(TAIL_LINES)..] {
-        eprintln!("    {line}");
+        progress::say(&format!("    {line}"));
     }
     bail!("{label}: `{}` failed ({status})", shown(command))
 }
@@ -86,37 +82,54 @@ pub(crate) fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-fn follow(label: &str, start: Instant, lines: &Receiver<String>) -> Vec<String> {
-    let terminal = io::stderr().is_terminal();
-    let pause = if terminal { REDRAW } else { PLAIN_SIGN_OF_LIFE };
+fn follow(step: &mut Step, lines: &Receiver<String>) -> Vec<String> {
     let mut output = Vec::new();
-    let mut next_sign = start + pause;
-    if !terminal {
-        eprintln!("{label} ...");
-    }
+    let mut status = Status::default();
     loop {
-        match lines.recv_timeout(next_sign.saturating_duration_since(Instant::now())) {
-            Ok(line) => output.push(line),
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                let seconds = start.elapsed().as_secs();
-                let last = output.last().map_or("", String::as_str).trim();
-                if terminal {
-                    let line: String = format!("{label}: {seconds} s  {last}").chars().take(100).collect();
-                    eprint!("\r\x1b[2K{line}");
-                } else {
-                    eprintln!("{label}: {seconds} s so far, {last}");
+        match lines.recv_timeout(step.wait()) {
+            Ok(line) => {
+                for part in line.split('\r') {
+                    output.extend(status.update(part));
                 }
-                next_sign = Instant::now() + pause;
             }
+            Err(RecvTimeoutError::Disconnected) => return output,
+            Err(RecvTimeoutError::Timeout) => {}
         }
+        step.show(&status.to_string());
     }
-    if terminal {
-        eprint!("\r\x1b[2K");
-        // A failed write to the terminal cannot be handled.
-        io::stderr().flush().ok();
+}
+
+/// Latest output of a step.
+#[derive(Default)]
+struct Status {
+    line: String,
+    /// Part of the work that is done, such as `12/344`, if the step is cargo with a progress bar.
+    fraction: Option<String>,
+}
+
+impl Status {
+    /// Takes a part of the output. Returns it unless it is empty or a progress bar.
+    fn update(&mut self, part: &str) -> Option<String> {
+        let text = part.trim_start_matches("\x1b[K").trim_end();
+        if let Some((_, bar)) = text.trim_start().strip_prefix("Building [").and_then(|bar| bar.split_once("] ")) {
+            self.fraction = bar.split(':').next().map(str::to_owned);
+            return None;
+        }
+        if text.is_empty() {
+            return None;
+        }
+        text.trim_start().clone_into(&mut self.line);
+        Some(text.to_owned())
     }
-    output
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(fraction) = &self.fraction {
+            write!(f, "{fraction} ")?;
+        }
+        f.write_str(&self.line)
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +141,16 @@ mod tests {
         assert_eq!(answer(Command::new("echo").arg("yes")).unwrap(), "yes");
         let error = answer(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
         assert!(error.contains("why") && error.contains("sh -c"), "{error}");
+    }
+
+    #[test]
+    fn a_progress_bar_of_cargo_is_shown_as_a_fraction_and_is_no_output() {
+        let mut status = Status::default();
+        let bar = "    Building [==>      ] 12/344: syn, libc(build)";
+        let parts = [bar, "\x1b[K   Compiling serde v1.0.229", "\x1b[K", bar];
+        let output: Vec<_> = parts.iter().filter_map(|part| status.update(part)).collect();
+        assert_eq!(output, ["   Compiling serde v1.0.229"]);
+        assert_eq!(status.to_string(), "12/344 Compiling serde v1.0.229");
     }
 
     #[test]

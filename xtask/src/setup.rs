@@ -10,7 +10,7 @@ pub(crate) mod cast;
 mod compiler;
 pub(crate) mod cross;
 pub(crate) mod guest;
-mod linker;
+pub(crate) mod linker;
 pub(crate) mod linter;
 mod llvm;
 pub(crate) mod machine;
@@ -21,16 +21,17 @@ mod python;
 mod record;
 mod schemas;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::pins::Pins;
-use crate::workspace;
+use crate::{progress, workspace};
 use record::Record;
 
 #[derive(Args)]
@@ -100,21 +101,74 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 /// Ensures everything that a tier needs. Other commands call this before they build; it takes well under a second if
 /// all is there.
 pub(crate) fn ensure(tier: Tier) -> Result<()> {
-    let pins = Pins::read()?;
-    let tools = Tools::locate(&pins)?;
-    // Checked first, before minutes are spent on the linker.
-    compiler::installed_toolchains()?;
-    let linker = linker::ensure(&pins, &tools)?;
-    let compiler = compiler::ensure(&pins, &tools, &linker)?;
-    Record::of(&compiler, &linker, &tools).write(&tools.record_file())?;
+    let setup = Setup::begin()?;
+    let linker = thread::scope(|scope| {
+        scope.spawn(|| setup.download_compiler());
+        setup.ensure_linker()
+    })?;
+    setup.finish(linker)?;
     match tier {
         Tier::Build => Ok(()),
         Tier::Test => programs::ensure(),
     }
 }
 
+/// Set-up of compiler and linker.
+pub(crate) struct Setup {
+    pins: Pins,
+    tools: Tools,
+}
+
+/// Linker, and the lock for whose end the build script of ratelimit-kernel waits, in every cargo of this user.
+pub(crate) struct Linker {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Setup {
+    /// Prepares a set-up. Fails without rustup, before minutes are spent on the linker.
+    pub(crate) fn begin() -> Result<Self> {
+        let pins = Pins::read()?;
+        let tools = Tools::locate(&pins)?;
+        compiler::installed_toolchains()?;
+        Ok(Self { pins, tools })
+    }
+
+    /// Returns true if an earlier set-up has left its record.
+    pub(crate) fn has_record(&self) -> bool {
+        Record::read(&self.tools.record_file()).is_some()
+    }
+
+    /// Downloads a compiler if there is none.
+    pub(crate) fn download_compiler(&self) {
+        compiler::download(&self.pins);
+    }
+
+    /// Returns the linker. Builds it if necessary, in cargo's target directory.
+    ///
+    /// The lock is taken afterwards. A build script that waited for it during the build would belong to a cargo that
+    /// holds the directory, and neither would end.
+    pub(crate) fn ensure_linker(&self) -> Result<Linker> {
+        let path = linker::ensure(&self.pins, &self.tools)?;
+        let lock = self.tools.lock_file();
+        let file = File::create(&lock).with_context(|| format!("make {}", lock.display()))?;
+        if file.try_lock().is_err() {
+            say("waiting for another set-up");
+            file.lock().with_context(|| format!("lock {}", lock.display()))?;
+        }
+        Ok(Linker { path, _lock: file })
+    }
+
+    /// Ensures the compiler, and records it with the linker.
+    pub(crate) fn finish(&self, linker: Linker) -> Result<()> {
+        let Linker { path, _lock } = linker;
+        let compiler = compiler::ensure(&self.pins, &self.tools, &path)?;
+        Record::of(&compiler, &path, &self.tools).write(&self.tools.record_file())
+    }
+}
+
 fn say(line: &str) {
-    eprintln!("setup: {line}");
+    progress::say(&format!("setup: {line}"));
 }
 
 impl Tools {
@@ -134,6 +188,11 @@ impl Tools {
 
     fn probe_target_dir(&self) -> PathBuf {
         self.dir.join("probe")
+    }
+
+    /// Returns the file that is locked during a set-up. ratelimit-kernel/build.rs has its name too.
+    fn lock_file(&self) -> PathBuf {
+        self.dir.join("setup.lock")
     }
 
     fn record_file(&self) -> PathBuf {

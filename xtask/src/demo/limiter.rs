@@ -1,4 +1,4 @@
-//! Limiter of the demo: the release binary, controlled as a user would control it.
+//! Limiter of the demo: the daemon's binary, controlled as a user would control it.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -34,6 +34,13 @@ pub(super) fn of(phases: &[Measured]) -> String {
     text
 }
 
+/// Explains the column p99 of the good client, and the build of the demo.
+pub(super) const NOTE: &str = "\
+The good client sends few requests in a phase, so its p99 is one of its slowest answers. It varies between runs.
+The BPF program judges each packet, and is optimised. The daemon, which judges none, is not optimised here.
+docs/PERFORMANCE.md has what the program takes for a packet.
+";
+
 fn row(text: &mut String, phase: &str, client: &str, outcome: &Outcome) {
     let (tried, answered, lost) = (outcome.tried, outcome.answered(), outcome.lost());
     let [median, p99] = [50, 99].map(|percent| outcome.latency(percent).map_or_else(|| "-".to_owned(), milliseconds));

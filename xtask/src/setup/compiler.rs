@@ -20,7 +20,7 @@ pub(super) const DEBIAN_SYSROOT: &str = "/usr";
 pub(super) struct Compiler {
     /// Name of the toolchain in rustup.
     pub(super) toolchain: String,
-    /// True for a nightly: cargo gets `-Zbuild-std=core`, as aya-build does.
+    /// True for a nightly: cargo gets `-Zbuild-std=core`.
     pub(super) builds_core: bool,
     /// libLLVM that bpf-linker has to load.
     pub(super) llvm: PathBuf,
@@ -29,17 +29,10 @@ pub(super) struct Compiler {
 }
 
 pub(super) fn ensure(pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compiler> {
-    let installed = installed_toolchains()?;
     let recorded = Record::read(&tools.record_file()).map(|record| record.toolchain);
-    let mut candidates: Vec<&str> = Vec::new();
-    for name in recorded.iter().map(String::as_str).chain([&*pins.linked_toolchain, &*pins.nightly, "nightly"]) {
-        let name = installed.iter().find(|known| is_same_toolchain(known, name));
-        candidates.extend(name.map(String::as_str).filter(|name| !candidates.contains(name)));
-    }
-
     let mut failures = String::new();
-    for name in candidates {
-        match try_toolchain(name, pins, tools, linker) {
+    for name in candidates(recorded.as_deref(), pins)? {
+        match try_toolchain(&name, pins, tools, linker) {
             Ok(compiler) => return Ok(compiler),
             Err(reason) => note(&mut failures, &format!("toolchain {name}"), &reason),
         }
@@ -58,6 +51,27 @@ pub(super) fn ensure(pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compil
         packages = pins.debian_packages.join(" "),
         nightly = pins.nightly,
     )
+}
+
+/// Installs a compiler if no installed one looks suitable. [`ensure`] tries the result, and reports what failed here.
+pub(super) fn download(pins: &Pins) {
+    let is_there = candidates(None, pins).is_ok_and(|names| names.iter().any(|name| Found::look(name, pins).is_ok()));
+    if !is_there && let Err(reason) = from_debian(pins) {
+        say(&format!("compiler: Debian's packages: {reason:#}"));
+        // The second attempt, by `ensure`, reports the failure.
+        from_rustup(pins).ok();
+    }
+}
+
+/// Returns the installed toolchains to try, in this order.
+fn candidates(recorded: Option<&str>, pins: &Pins) -> Result<Vec<String>> {
+    let installed = installed_toolchains()?;
+    let mut candidates: Vec<String> = Vec::new();
+    for name in recorded.into_iter().chain([&*pins.linked_toolchain, &*pins.nightly, "nightly"]) {
+        let name = installed.iter().find(|known| is_same_toolchain(known, name));
+        candidates.extend(name.filter(|name| !candidates.contains(name)).cloned());
+    }
+    Ok(candidates)
 }
 
 /// Installs a toolchain and returns its name.
@@ -79,22 +93,38 @@ fn from_rustup(pins: &Pins) -> Result<String> {
     Ok(pins.nightly.clone())
 }
 
-fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compiler> {
-    let rustc = |argument: &[&str]| run::answer(Command::new("rustup").args(["run", name, "rustc"]).args(argument));
-    let about = rustc(&["--version", "--verbose"])?;
-    let sysroot = PathBuf::from(rustc(&["--print", "sysroot"])?);
-    let major = llvm_major(&about).context("rustc names no LLVM version")?;
-    ensure!(
-        major <= pins.llvm_major,
-        "its LLVM {major} is later than LLVM {}, which bpf-linker {} reads",
-        pins.llvm_major,
-        pins.bpf_linker
-    );
-    let builds_core = about.contains("-nightly");
-    let rustlib = sysroot.join("lib/rustlib");
-    let core = rustlib.join(if builds_core { "src/rust/library/core" } else { "bpfel-unknown-none/lib" });
-    ensure!(core.is_dir(), "it has no {}", core.display());
+/// An installed toolchain that could build the BPF program.
+struct Found {
+    /// Output of `rustc -vV`.
+    about: String,
+    sysroot: PathBuf,
+    builds_core: bool,
+    /// Directory with `core`, compiled or as source.
+    core: PathBuf,
+}
 
+impl Found {
+    fn look(name: &str, pins: &Pins) -> Result<Self> {
+        let rustc = |argument: &[&str]| run::answer(Command::new("rustup").args(["run", name, "rustc"]).args(argument));
+        let about = rustc(&["--version", "--verbose"])?;
+        let sysroot = PathBuf::from(rustc(&["--print", "sysroot"])?);
+        let major = llvm_major(&about).context("rustc names no LLVM version")?;
+        ensure!(
+            major <= pins.llvm_major,
+            "its LLVM {major} is later than LLVM {}, which bpf-linker {} reads",
+            pins.llvm_major,
+            pins.bpf_linker
+        );
+        let builds_core = about.contains("-nightly");
+        let rustlib = sysroot.join("lib/rustlib");
+        let core = rustlib.join(if builds_core { "src/rust/library/core" } else { "bpfel-unknown-none/lib" });
+        ensure!(core.is_dir(), "it has no {}", core.display());
+        Ok(Self { about, sysroot, builds_core, core })
+    }
+}
+
+fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compiler> {
+    let Found { about, sysroot, builds_core, core } = Found::look(name, pins)?;
     // A toolchain's own LLVM reads its own output and is tried first. An LLVM with the same major version works too.
     let mut sysroots = vec![sysroot.clone()];
     sysroots.extend(other_sysroots(&sysroot)?);

@@ -15,6 +15,7 @@ const EVENT: &str = "ratelimit-common/src/layout/event.rs";
 const SERVER: &str = "ratelimit-control/src/server.rs";
 const PAST: &str = "ratelimit-daemon/src/past.rs";
 
+const DEMO: &str = "xtask/src/demo/build.rs";
 const CHECK_CONFIG: &str = "ratelimit-userspace/tests/snapshots/cli__check_config_of_flags.snap";
 const ACCURACY: &str = "docs/ACCURACY.md";
 /// Rows of what accuracy measures, with what each promises.
@@ -47,6 +48,11 @@ pub(super) const QUOTED: &[Quoted] = &[
         document: "README.md",
         phrase: "Memory: # MB with the default of # sources and one limit",
         sources: &[MAPS, Source::Constant(LAYOUT, "SOURCES_CAPACITY", 1)],
+    },
+    Quoted {
+        document: "README.md",
+        phrase: "The first demo takes [# minutes and # GB of disk]",
+        sources: &[Source::Said(DEMO, "about # minutes on 2 CPUs"), Source::Said(DEMO, "and # GB of disk")],
     },
     Quoted {
         document: "docs/FAQ.md",
