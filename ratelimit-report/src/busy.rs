@@ -64,7 +64,7 @@ pub struct GroupProposal {
     pub limit: String,
     /// Number of prefixes with any demand.
     pub prefixes: u64,
-    /// Number of prefixes that wanted more than the proposal in a window.
+    /// Number of prefixes with a demand above the proposal in some window.
     pub prefixes_over: u64,
     /// Basis of the proposal.
     pub reason: GroupReason,
@@ -76,7 +76,7 @@ pub struct GroupProposal {
 pub enum GroupReason {
     /// Some prefixes stand apart from the ordinary ones.
     Gap,
-    /// No prefix stands apart: twice what 99.9 % of the prefixes stay within.
+    /// No prefix stands apart: twice the demand that 99.9 % of the prefixes never exceed.
     TwiceP999,
     /// No prefix stands apart, and few were seen: twice the demand of the busiest.
     TwiceMax,
