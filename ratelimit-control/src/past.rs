@@ -155,7 +155,7 @@ pub struct Forget {
 pub struct ForgetReport {
     /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The source whose records were erased.
+    /// The erased source.
     pub source: String,
     /// Number of erased episodes and acts of the history.
     pub rows: u64,
