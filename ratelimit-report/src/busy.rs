@@ -120,8 +120,8 @@ impl Prefixes {
         self.demand.shrink_to(KEPT_MAX);
     }
 
-    /// Returns the busiest prefixes of these sources, and a proposal. `limit` is the limit of a source, in force or
-    /// proposed: no group limit is below its amount.
+    /// Returns the busiest prefixes of these sources, and a proposal. `limit` is the limit of a single source, in force
+    /// or proposed. A group limit is never below its amount.
     pub(crate) fn busy<'a>(&self, limit: &Limit, sources: impl IntoIterator<Item = &'a IpNet>) -> Busy {
         let mut counts: BTreeMap<IpNet, u64> = BTreeMap::new();
         for prefix in sources.into_iter().filter_map(group_of) {
