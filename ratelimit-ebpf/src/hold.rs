@@ -524,7 +524,7 @@ steps! {
         let turns = if of_log { hold::turns_by_log(held, opens) } else { guessed };
         if turns == 0 { 0 } else { multiplied(turns) }
     };
-    /// Runs [`hold::is_beyond_by_log`].
+    /// Returns 1 if log lines have charged the source beyond a limit: see [`hold::is_beyond_by_log`].
     is_beyond_by_log() -> u32, or 0, held of Work::PACKET => {
         let of = &held.deferred().of;
         let each = maps::multiplicity(of, held.rule, held.config.places, held.deferred().now());

@@ -148,17 +148,8 @@ impl Drop for Reader {
 /// Queue of batches to the daemon.
 struct Sender {
     batches: SyncSender<Batch>,
-    /// Wakes the daemon.
+    /// Notified after each batch, so that the daemon charges it at once.
     arrived: Arc<Notify>,
-}
-
-impl Sender {
-    /// Queues a batch if there is room.
-    fn try_send(&self, batch: Batch) -> Result<(), TrySendError<Batch>> {
-        self.batches.try_send(batch)?;
-        self.arrived.notify_one();
-        Ok(())
-    }
 }
 
 /// Log that is being read.
@@ -285,8 +276,8 @@ impl Log {
             self.waiting.extend(parts(batch));
         }
         while let Some(batch) = self.waiting.pop_front() {
-            match sender.try_send(batch) {
-                Ok(()) => {}
+            match sender.batches.try_send(batch) {
+                Ok(()) => sender.arrived.notify_one(),
                 Err(TrySendError::Disconnected(_)) => return false,
                 Err(TrySendError::Full(batch)) => {
                     self.waiting.push_front(batch);

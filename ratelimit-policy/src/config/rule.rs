@@ -13,8 +13,8 @@ use super::network::{parse_cidr, parse_number};
 use super::syntax::{SyntaxError, items, turns_text};
 use super::values::Values;
 use super::written::{OfRule, Source, Written};
-use super::{access_log, duration, limit, limits, new_sources, ports, until};
-use crate::desired::{AccessLog, Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
+use super::{duration, limit, limits, new_sources, ports, until};
+use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, RefuseWith, Rule, Unparsable};
 use crate::diagnostic::Found;
 
 /// Default name of a rule.
@@ -211,37 +211,6 @@ impl RuleSettings {
         }
         let read = |written| context.found.keep(context.source.read(written, ports::parse));
         ports::joined(written.iter().filter_map(read))
-    }
-
-    /// Returns the rule's access logs without duplicates. Only limits of requests per source can use them, so any
-    /// other use is an error.
-    fn access_logs(
-        &self,
-        [limits, shadow_limits]: [&[Limit]; 2],
-        source: &Source,
-        found: &mut Found,
-    ) -> Vec<AccessLog> {
-        let mut logs = Vec::new();
-        let written = self.values.all("access_log");
-        for written in written {
-            let log = found.keep(source.read(written, access_log::parse));
-            logs.extend(log.filter(|log| !logs.contains(log)));
-        }
-        let Some(last) = written.last() else {
-            for (limits, key) in [(limits, "limits"), (shadow_limits, "shadow_limits")] {
-                let conditioned = limits.iter().find(|limit| limit.condition.is_some());
-                if let (Some(limit), Some(first)) = (conditioned, self.values.all(key).first()) {
-                    found.push(source.wrong(first, access_log::no_log(limit, &first.text)));
-                }
-            }
-            return logs;
-        };
-        if logs.len() > access_log::LOGS_MAX {
-            found.push(source.wrong(last, access_log::too_many(&last.text)));
-        } else if !limits.is_empty() && !limits.iter().any(Limit::is_reconciled) {
-            found.push(source.wrong(last, access_log::no_limit(&last.text)));
-        }
-        logs
     }
 
     fn quic_ports(&self, protected: &Ports, context: &mut Context<'_>) -> Option<QuicPorts> {
@@ -453,6 +422,7 @@ pub(super) fn check_name(text: &str) -> Result<(), SyntaxError> {
     Ok(())
 }
 
+mod access_logs;
 mod fleet;
 #[cfg(test)]
 mod tests;

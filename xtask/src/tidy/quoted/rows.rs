@@ -219,10 +219,10 @@ pub(super) const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/ACCESS-LOG.md",
-        phrase: "reads lines every # ms and reconciles them every # ms",
+        phrase: "it reads at most every # ms. A FIFO reports no writes, so the daemon polls it every # ms",
         sources: &[
-            Source::Constant("ratelimit-daemon/src/access_log/reader.rs", "IDLE", 1),
-            Source::Constant("ratelimit-daemon/src/access_log.rs", "LOGS_EVERY", 1),
+            Source::Constant("ratelimit-daemon/src/access_log/reader.rs", "PAUSE_MAX", 1),
+            Source::Constant("ratelimit-daemon/src/access_log/reader.rs", "POLLED_EVERY", 1),
         ],
     },
     Quoted {
