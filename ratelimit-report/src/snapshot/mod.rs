@@ -545,7 +545,7 @@ impl Traffic {
         traffic
     }
 
-    /// Sums everything that an interface received.
+    /// Sums all packets that an interface received.
     pub fn on(interface: &InterfaceReading) -> Self {
         Self::of(interface.rules.iter().chain([&interface.unruled]))
     }
