@@ -145,8 +145,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns a follower that has opened nothing yet. `resume` is what [`Follower::position`] returned for the same
-    /// source. Sockets and FIFOs ignore it.
+    /// Returns a follower that has opened nothing yet. `resume` is the value that [`Follower::position`] returned for
+    /// the same source. Sockets and FIFOs ignore it.
     #[must_use]
     pub fn new(source: Source, resume: Option<Position>, limits: Limits) -> Self {
         let limits = Limits {
@@ -174,7 +174,7 @@ impl Follower {
         self.socket().or_else(|| self.watch.as_ref().filter(|_| !self.is_unreported()).map(|watch| watch.as_fd()))
     }
 
-    /// Returns true if the log is a file whose writes are not reported, such as a FIFO.
+    /// Returns true if the kernel does not report writes to the log's file, such as a FIFO.
     #[must_use]
     pub fn is_unreported(&self) -> bool {
         let is_watched = |file: &OpenFile| self.watch.as_ref().is_some_and(|watch| watch.has(file.id()));
@@ -198,7 +198,7 @@ impl Follower {
         is_known.then_some(Position { files, modified_ns })
     }
 
-    /// Reads what is there and hands each whole line to `sink`, without its newline. `now` is in nanoseconds.
+    /// Reads the available lines and hands each whole line to `sink`, without its newline. `now` is in nanoseconds.
     pub fn poll(&mut self, now: u64, sink: &mut impl FnMut(&[u8])) -> Polled {
         let mut tally = Tally::default();
         let mut events = Vec::new();

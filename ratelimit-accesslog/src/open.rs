@@ -22,7 +22,7 @@ const COMPRESSED: [&str; 6] = [".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z"];
 pub enum Source {
     /// A regular file or a FIFO.
     File(PathBuf),
-    /// A datagram socket that the follower creates with mode 0660, one line a datagram.
+    /// A datagram socket that the follower creates with mode 0660. Each datagram is one line.
     Socket {
         /// Path of the socket.
         path: PathBuf,
@@ -69,7 +69,8 @@ fn check_kind(metadata: &Metadata) -> Result<(), State> {
     }
 }
 
-/// Returns what is at a path, with symbolic links followed. Fails if it is neither a regular file nor a FIFO.
+/// Returns the metadata of the file at a path, with symbolic links followed. Fails if it is neither a regular file nor
+/// a FIFO.
 pub(crate) fn identify(path: &Path) -> Result<Metadata, State> {
     let metadata = fs::metadata(path).map_err(|error| state_of(&error))?;
     check_kind(&metadata)?;

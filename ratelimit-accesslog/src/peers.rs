@@ -1,4 +1,4 @@
-//! Decides which lines may charge their address.
+//! Decision whether a line may charge its address.
 
 use std::collections::VecDeque;
 

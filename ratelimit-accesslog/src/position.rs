@@ -25,7 +25,7 @@ pub struct Position {
 pub struct FilePosition {
     /// Device number of the file system.
     pub device: u64,
-    /// Inode number.
+    /// Inode number of the file.
     pub inode: u64,
     /// Offset in bytes of the first byte that was not handed on.
     pub offset: u64,

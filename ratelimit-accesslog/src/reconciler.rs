@@ -20,9 +20,9 @@ const FORGIVEN_WINDOWS: u64 = 8;
 pub struct Settings {
     /// Length of a bucket in nanoseconds. Bucket `n` begins at `n` times this.
     pub bucket_ns: u64,
-    /// Buckets before the current one that the window takes in. The window lasts that many buckets.
+    /// Number of buckets before the current one that the window includes. The window lasts that many buckets.
     pub full_buckets: u8,
-    /// Number of times that the counts given to [`Reconciler::counted`] include each charge. It is 2 where they are the
+    /// Number of times that the counts given to [`Reconciler::counted`] include each charge. It is 2 if they are the
     /// sum over two windows, and a charge goes to both.
     pub charged_in: u64,
     /// Maximum number of sources that are remembered, at least 1. A source takes about 800 bytes.

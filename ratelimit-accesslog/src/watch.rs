@@ -8,7 +8,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 /// Maximum number of files that are watched at once: the log, and the file that had its name before.
 const FILES_MAX: usize = 2;
 
-/// Files whose writes make a descriptor readable.
+/// Watched files. A write to one of them makes a descriptor readable.
 #[derive(Debug)]
 pub(crate) struct Watch {
     inotify: Inotify,

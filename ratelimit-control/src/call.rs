@@ -22,7 +22,7 @@ use super::requester::Requester;
 use super::server::{BODY_BYTES_MAX, Service, method};
 use ratelimit_report::snapshot::ListFilter;
 
-/// Maximum bytes of a report. That of sixteen interfaces with every counter has 100 kB.
+/// Maximum bytes of a report. The report of sixteen interfaces with every counter has 100 kB.
 const REPORT_BYTES_MAX: usize = 4 << 20;
 
 /// A command: its arguments and its route. TCP serves only the commands that `server` names.
@@ -142,9 +142,9 @@ pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 /// A command on its way to the owner.
 #[derive(Debug)]
 pub struct Ask<C: Call> {
-    /// The command.
+    /// The command with its arguments.
     pub call: C,
-    /// The requester.
+    /// The requester of the command.
     pub by: Requester,
     /// Sender of the result.
     pub reply: Reply<C::Report>,
@@ -158,8 +158,8 @@ impl<C: Call> Ask<C> {
     }
 }
 
-/// Turns of the runtime in which connections notice which clients left while the owner was busy or the daemon stood
-/// still.
+/// Number of turns of the runtime after which connections have noticed clients that left while the owner was busy or
+/// the daemon was stopped.
 const LOOKS: usize = 3;
 
 /// An answer that is not sent yet.

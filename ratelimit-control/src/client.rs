@@ -27,7 +27,7 @@ use ratelimit_report::event::Event;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
 /// Pause between two attempts to connect.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
-/// Maximum bytes of the metrics. Those of 64 rules on sixteen interfaces are below 1 MB.
+/// Maximum bytes of the metrics. The metrics of 64 rules on sixteen interfaces are below 1 MB.
 const METRICS_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum bytes of all recent events, each text at its maximum length.
@@ -58,7 +58,7 @@ pub enum ClientError {
         path: PathBuf,
         /// Error of connect(2).
         why: io::Error,
-        /// Filters that the client found without a daemon. Nothing if it did not search.
+        /// Filters without a daemon that the client found. Empty if it did not search.
         orphans: Orphans,
     },
     /// This user may not use the socket.
@@ -99,7 +99,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns what to do, one clause each.
+    /// Returns the remedies, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::NoDaemon { orphans, .. } => orphan::help(orphans),
@@ -304,7 +304,7 @@ impl Client {
         }
     }
 
-    /// Returns true if a daemon has the socket, however busy it is.
+    /// Returns true if a daemon has the socket, even a busy one.
     async fn is_listened_to(&self) -> bool {
         match UnixStream::connect(&self.socket).await {
             Ok(_) => true,

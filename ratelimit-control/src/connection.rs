@@ -1,5 +1,5 @@
-//! One connection, from its place to its end: the handshake, one request, and its time limit. Knows streams and a
-//! router; must not know what is asked.
+//! Service of one connection: its place, the handshake, one request, and the time limit. Knows streams and a router;
+//! must not know what is asked.
 
 use std::future::Future;
 use std::sync::Arc;

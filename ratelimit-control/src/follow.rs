@@ -29,7 +29,7 @@ const LINES_MAX: usize = 16;
 const MEDIA_SSE: &str = "text/event-stream";
 const MEDIA_LINES: &str = "application/x-ndjson";
 
-/// Flag of a connection whose answer has no end, so that it may last.
+/// Flag of a connection with an endless answer, so that the connection may last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lasting(Arc<AtomicBool>);
 

@@ -64,7 +64,7 @@ pub struct ImportReport {
     pub unchanged: u64,
     /// Rows that are not denied.
     pub refused: Vec<RefusedRow>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     pub notes: Vec<String>,
 }
 

@@ -96,7 +96,7 @@ pub(super) async fn to_its_end(
     tokio::spawn(made).await.map_err(panicked)?
 }
 
-/// Serialises a report into a response. The lane is free afterwards, however slowly the response is read.
+/// Serialises a report into a response. The lane is free afterwards, even if the response is read slowly.
 pub(super) async fn answer<R>(status: StatusCode, report: R, lane: Lane) -> Result<Response, Problem>
 where
     R: Serialize + Send + 'static,
@@ -113,7 +113,7 @@ where
     Ok(response)
 }
 
-/// Stream whose writes fail once the other end has read nothing for too long.
+/// Stream that fails writes as soon as the other end has read nothing for too long.
 pub(super) struct Impatient<S> {
     stream: S,
     lasting: Lasting,

@@ -76,7 +76,7 @@ impl Handle {
         (Self { way, first, feed }, Commands { first: firsts, others })
     }
 
-    /// Returns a handle whose commands wait only for other privileged commands.
+    /// Returns a handle for privileged commands, which wait only for each other.
     #[must_use]
     pub fn first(&self) -> Self {
         Self { way: self.first.clone(), first: self.first.clone(), feed: self.feed.clone() }

@@ -54,7 +54,7 @@ impl GrantRequest {
         Self { prefix, ..self }
     }
 
-    /// Parses the prefix.
+    /// Parses the prefix. Fails if the text is neither an address nor a prefix.
     pub fn target(&self) -> Result<Target, Problem> {
         parse_target(&self.prefix)
     }
@@ -93,7 +93,7 @@ impl Call for Deny {
 pub struct GrantReport {
     /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The new entry.
+    /// The new entry, as `list` shows it.
     pub entry: Listed,
     /// The earlier entry of the same prefix, which the new one extends or replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub struct GrantReport {
     /// For a denial that closes connections: the result so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Closed>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ pub struct PrefixRequest {
 }
 
 impl PrefixRequest {
-    /// Parses the prefix.
+    /// Parses the prefix. Fails if the text is neither an address nor a prefix.
     pub fn target(&self) -> Result<Target, Problem> {
         parse_target(&self.prefix)
     }
@@ -187,16 +187,16 @@ pub struct UnblockReport {
     /// Number of all removed entries and bans.
     #[serde(default)]
     pub removed_count: u64,
-    /// The first few sources whose counters and bans were reset.
+    /// The first few sources that got their counters and bans reset.
     #[serde(default)]
     pub freed: Vec<String>,
     /// Number of all such sources.
     #[serde(default)]
     pub freed_count: u64,
-    /// Entries that still block the prefix or a part of it. For `unallow`: those that still allow it.
+    /// Entries that still block the prefix or a part. For `unallow`: entries that still allow it.
     #[serde(default)]
     pub still: Vec<Still>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -240,7 +240,7 @@ pub struct ResetReport {
     pub limits: u64,
     /// Number of lifted bans.
     pub bans: u64,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -282,7 +282,7 @@ pub struct ModeReport {
     /// Present behaviour of each rule, in the order in which the rules judge.
     #[serde(default)]
     pub rules: Vec<RuleMode>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -335,7 +335,7 @@ pub struct ApplyReport {
     pub changes: Vec<String>,
     /// Seconds until the file is rolled back unless it is confirmed; `None` without a trial.
     pub confirm_within_seconds: Option<u64>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -413,7 +413,7 @@ impl Call for ChargeRequest {
     };
 }
 
-/// Standing of a source with one rule, with the values that applications need for `RateLimit-*` and `Retry-After`.
+/// State of a source under one rule, with the values that applications need for `RateLimit-*` and `Retry-After`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StandingReport {
     /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].

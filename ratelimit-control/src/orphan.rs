@@ -1,4 +1,4 @@
-//! Messages for a missing daemon: what an earlier one left in force, and what to type.
+//! Messages for a missing daemon: the filters that an earlier one left in force, and the commands to type.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const START: [&str; 2] = [
     "if its socket is elsewhere: --socket PATH",
 ];
 
-/// Returns the time when the daemon of these pins was gone; `None` if it is not known.
+/// Returns the time at which the daemon of these pins ended; `None` if it is not known.
 pub fn since(left: &Left, now: Timestamp) -> Option<Timestamp> {
     now.checked_sub(left.alone?).ok()
 }
@@ -49,7 +49,7 @@ pub(super) fn lead(orphans: &Orphans) -> String {
     }
 }
 
-/// Returns what to do, one clause each.
+/// Returns the remedies, one clause each.
 pub(super) fn help(orphans: &Orphans) -> Vec<String> {
     match orphans {
         Orphans::Nothing => START.map(str::to_owned).to_vec(),

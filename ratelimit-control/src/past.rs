@@ -61,9 +61,9 @@ pub struct EventsReport {
 pub struct HistoryOf {
     /// The address or prefix.
     pub prefix: String,
-    /// Leaves out what ended before this time.
+    /// Excludes records that ended before this time.
     pub since: Option<Timestamp>,
-    /// Leaves out what began after this time.
+    /// Excludes records that began after this time.
     pub until: Option<Timestamp>,
     /// Only entries of this rule.
     pub rule: Option<String>,
@@ -93,9 +93,9 @@ impl Call for HistoryOf {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Worst {
-    /// Leaves out what ended before this time.
+    /// Excludes records that ended before this time.
     pub since: Option<Timestamp>,
-    /// Leaves out what began after this time.
+    /// Excludes records that began after this time.
     pub until: Option<Timestamp>,
     /// Only entries of this rule.
     pub rule: Option<String>,
@@ -155,7 +155,7 @@ pub struct Forget {
 pub struct ForgetReport {
     /// Version of the JSON schema, [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The source whose records were erased.
+    /// The erased source.
     pub source: String,
     /// Number of erased episodes and acts of the history.
     pub rows: u64,

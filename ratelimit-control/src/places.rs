@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Bits of an IPv6 address that identify a caller, who chooses the rest.
+/// Bits of an IPv6 address that identify a caller. The caller can choose the other bits.
 const IPV6_CALLER_BITS: u32 = 64;
 
 /// Caller that places are counted for.

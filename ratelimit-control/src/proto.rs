@@ -28,12 +28,12 @@ pub struct ReloadReport {
     pub schema: u32,
     /// Changes, one line each; empty if the file changes nothing.
     pub changes: Vec<String>,
-    /// Further notes, a sentence each.
+    /// Further notes, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// Result of detaching.
+/// Result of a request to detach the filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetachReport {
     /// Version of the JSON schema, [`SCHEMA`].

@@ -179,7 +179,7 @@ impl Call for FleetStatus {
     const ROUTE: Route = Route::ask("/api/v1/fleet");
 }
 
-/// Request for the standing of a source with one rule.
+/// Request for the state of a source under one rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StandingOf {

@@ -38,7 +38,8 @@ use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
 use ratelimit_web::{Login, Tls};
 
-/// Maximum number of connections over the socket, and how many of them are reserved for root and the daemon's own user.
+/// Maximum number of connections over the socket, and the number of these that is reserved for root and the daemon's
+/// own user.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
 const SOCKET_CONNECTIONS_KEPT: usize = 128;
 /// Maximum number of connections over TCP. // with those of the socket 384 descriptors of the 1024 that a process has
@@ -101,7 +102,7 @@ impl Surface {
 /// Service of one surface, with its places.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// Router for root and the daemon's own user, whose commands come before others'.
+    /// Router for the commands of root and the daemon's own user, which come before others.
     first: Router,
     others: Router,
     pub(super) places: Places,

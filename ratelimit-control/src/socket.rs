@@ -1,6 +1,6 @@
 //! Path of the control socket, owned by one daemon at a time.
 //!
-//! The owner holds a lock on `PATH.lock` for as long as it lives, so the kernel releases it however the daemon ends.
+//! The owner holds a lock on `PATH.lock` for as long as it lives, so the kernel releases it whatever ends the daemon.
 //! Only the lock's holder removes a stale socket. The new socket appears in one step, with its final mode.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -14,7 +14,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Gid, Group};
 use ratelimit_crash::{Point, reach};
 
-/// Name of the group whose members may read statistics.
+/// Name of the group that may read statistics.
 pub const GROUP: &str = "ratelimitd";
 
 const SOCKET_MODE: u32 = 0o660;

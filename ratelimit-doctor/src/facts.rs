@@ -13,7 +13,7 @@ use ratelimit_report::snapshot::Snapshot;
 
 use crate::distribution::Distribution;
 
-/// A fact, or why it could not be read.
+/// A fact, or the reason why it could not be read.
 pub type Known<T> = Result<T, String>;
 
 /// All facts of a host.
@@ -143,7 +143,7 @@ pub struct BpfFs {
     pub owner: u32,
     /// Mode bits of its root.
     pub mode: u32,
-    /// Why existing pins may not be ours, and the command that corrects it.
+    /// Reason why existing pins may not be ours, and the command that corrects it.
     pub foreign: Option<(String, String)>,
 }
 
@@ -192,7 +192,7 @@ pub enum Daemon {
     Answers(Box<Snapshot>, f64),
     /// A daemon that accepts the request and does not answer, with the error.
     Hangs(String),
-    /// No daemon, with what an earlier one left.
+    /// No daemon, with the filters that an earlier one left.
     Silent(Orphans),
     /// Unknown, for this reason.
     Unknown(String),

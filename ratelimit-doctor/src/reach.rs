@@ -67,7 +67,7 @@ fn warnings(file: &Path, config: &Config, group: Option<u32>) -> Vec<String> {
     warnings
 }
 
-/// Returns why the service cannot read an existing file.
+/// Returns the reason why the service cannot read an existing file.
 fn unread(path: &Path, group: Option<u32>) -> Option<String> {
     let absolute = std::path::absolute(path).ok()?;
     let real = fs::canonicalize(&absolute).ok()?;

@@ -1,4 +1,4 @@
-//! The only reader of facts. It changes nothing, and reports what it cannot read.
+//! The only reader of facts. It changes nothing, and reports facts that it cannot read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,7 @@ const SHOWN: &str = "ActiveState,SubState,Result,NRestarts,NeedDaemonReload,Frag
 /// Maximum size of a unit file in bytes.
 const UNIT_BYTES_MAX: u64 = 1 << 20;
 
-/// What the doctor is asked to examine.
+/// Request to examine a host.
 #[derive(Debug)]
 pub struct Asked {
     /// The only interface to examine; `None` for those of the configuration.
@@ -164,8 +164,8 @@ fn bpf_file_system() -> Known<BpfFs> {
     Ok(BpfFs { is_mounted: kind.filesystem_type().0 == BPF_FS_MAGIC, owner: of.uid(), mode: of.mode(), foreign })
 }
 
-/// Returns why the pins are not ours, and the command that corrects it. If the file system itself is foreign, the
-/// command changes its owner.
+/// Returns the reason why the pins are not ours, and the command that corrects it. If the file system itself is
+/// foreign, the command changes its owner.
 fn foreign(error: pins::PinsError) -> (String, String) {
     let why = error.to_string();
     if let pins::PinsError::Foreign { path, .. } = error
@@ -326,7 +326,7 @@ fn unit_text(path: &Path) -> Option<String> {
     String::from_utf8(files::read_named(path, UNIT_BYTES_MAX).ok()?).ok()
 }
 
-/// Returns what a program prints, or an error if it is missing or fails.
+/// Returns the output of a program, or an error if it is missing or fails.
 pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {}", words(&error)))?;

@@ -69,7 +69,7 @@ fn open_logs(process: &Path) -> Known<Vec<OpenLog>> {
     Ok(files.flatten().filter_map(|file| log(file.file_name().into())).collect())
 }
 
-/// Returns who may read a file of that mode and group.
+/// Returns the users that may read a file of that mode and group.
 fn readers(mode: u32, gid: u32) -> Readers {
     if mode & 0o004 != 0 {
         return Readers::Everyone;

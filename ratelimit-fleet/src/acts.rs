@@ -97,9 +97,9 @@ pub struct Act {
     pub said_ns: u64,
     /// Id of the host that began the act.
     pub host: [u8; 8],
-    /// Source or prefix.
+    /// Source or prefix that the act concerns.
     pub prefix: IpNet,
-    /// Operation.
+    /// Operation to carry out on the prefix.
     #[serde(flatten)]
     pub what: What,
 }
@@ -120,9 +120,9 @@ pub struct Begun {
     pub number: u64,
     /// Time of the act in nanoseconds since 1970.
     pub at_ns: u64,
-    /// Source or prefix.
+    /// Source or prefix that the act concerns.
     pub prefix: IpNet,
-    /// Operation.
+    /// Operation to carry out on the prefix.
     #[serde(flatten)]
     pub what: What,
 }

@@ -273,7 +273,7 @@ impl Core {
         self.tracked.len()
     }
 
-    /// Returns the counters.
+    /// Returns the counters since the start.
     pub const fn counters(&self) -> Counters {
         self.counters
     }

@@ -51,7 +51,7 @@ pub struct Begin {
     pub name: String,
     /// Hash of the machine id, independent of the kernel state. 0 if unknown.
     pub machine: u64,
-    /// Version of ratelimitd.
+    /// Version of this program.
     pub version: String,
     /// Key and field names of the fleet.
     pub names: Names,

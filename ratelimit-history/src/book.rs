@@ -16,7 +16,7 @@ use crate::in_force::{EndCause, InForce, Told};
 /// Milliseconds since 1970, by the wall clock.
 pub(crate) type Millis = i64;
 
-/// Window of a limit without a readable one, in milliseconds.
+/// Assumed window in milliseconds, for a limit with a text that cannot be parsed.
 const WINDOW_DEFAULT: Millis = 300_000;
 /// Time after a ban's end within which dropped packets may still be reported, in milliseconds.
 const BAN_IS_TOLD_WITHIN: Millis = 10_000;
@@ -81,8 +81,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// Returns an empty book. Above `open_max` open episodes, each further event is an episode that has ended
-    /// already.
+    /// Returns an empty book. Above `open_max` open episodes, each further event becomes an episode that ends at once.
     pub(crate) fn new(open_max: usize) -> Self {
         let (open, names) = (HashMap::new(), HashSet::new());
         Self { open, ended: Vec::new(), names, next_id: 1, open_max, told: Told::default(), is_resumed: false }
@@ -186,7 +185,7 @@ impl Book {
         }
     }
 
-    /// Returns the episodes of which the database lacks the current state.
+    /// Returns the episodes with a state that is not in the database yet.
     pub(crate) fn unwritten(&mut self) -> impl Iterator<Item = (&Key, &mut Episode)> {
         let ended = self.ended.iter_mut().map(|(key, episode)| (&*key, episode));
         self.open.iter_mut().filter(|(_, episode)| episode.is_new).chain(ended)
@@ -321,7 +320,7 @@ impl Episode {
         self.is_new = true;
     }
 
-    /// Returns the time and cause of an end without any outside reason.
+    /// Returns the time and cause of an episode's end by itself.
     fn natural_end(&self) -> (Millis, EndCause) {
         match self.until {
             Some(until) if until >= self.seen => (until, EndCause::Expired),

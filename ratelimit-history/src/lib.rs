@@ -1,8 +1,8 @@
 //! History of blocked sources: an SQLite database, written by a separate thread.
 //!
 //! A [`Recorder`] takes events without ever blocking. Events that do not fit into its queue are counted as lost. A
-//! [`Reader`] answers questions. The limiter continues whatever happens to the database, and [`Recorder::health`]
-//! reports problems. Independent of the datapath and the daemon.
+//! [`Reader`] answers questions. The limiter continues even if the database fails, and [`Recorder::health`] reports
+//! problems. Independent of the datapath and the daemon.
 //!
 //! An episode that a daemon left open continues in the next one if its limit's window or its ban is not over.
 //! Otherwise it has ended with its last news.

@@ -23,9 +23,9 @@ const DAY: Millis = 86_400_000;
 /// Conditions of a query. Unset fields do not restrict the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Leaves out what ended before this time.
+    /// Excludes records that ended before this time.
     pub since: Option<Timestamp>,
-    /// Leaves out what began after this time.
+    /// Excludes records that began after this time.
     pub until: Option<Timestamp>,
     /// Name of the rule.
     pub rule: Option<String>,
@@ -96,8 +96,7 @@ impl Reader {
         Ok(HistoryReport { schema: SCHEMA, source, episodes, acts, more, more_episodes, more_acts, losses })
     }
 
-    /// Returns the sources with the most refused packets in a period. Without a beginning, it is the day before the
-    /// period's end.
+    /// Returns the sources with the most refused packets in a period. The default is the day before the period's end.
     pub fn worst(&self, filter: &Filter, now: Timestamp) -> Result<WorstReport, QueryError> {
         let until = filter.until.unwrap_or(now).as_millisecond();
         let since = filter.since.map_or(until - DAY, Timestamp::as_millisecond);

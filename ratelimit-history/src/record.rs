@@ -228,7 +228,7 @@ impl Recorder {
         self.send(Record::InForce(Arc::new(self.named(of))))
     }
 
-    /// Sets the policy in force after all queued records, however full the queue is.
+    /// Sets the policy in force after all queued records, even if the queue is full.
     pub fn end_with(&self, of: InForce) {
         let of = Arc::new(self.named(of));
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(of);

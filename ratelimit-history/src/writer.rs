@@ -300,7 +300,7 @@ impl Writer {
         }
     }
 
-    /// Reports a past problem, for an hour.
+    /// Reports a past problem for the next hour.
     fn over(&mut self, what: &str) {
         let what = format!("history: {what}");
         tracing::warn!("{what}");
@@ -335,7 +335,7 @@ impl Writer {
     }
 }
 
-/// Returns what will happen, or what a user can do.
+/// Returns the remedy for a fault, or says what the daemon does about it.
 const fn remedy(fault: &Fault) -> &'static str {
     match fault {
         Fault::Full => "it resumes by itself once there is room",
@@ -346,7 +346,7 @@ const fn remedy(fault: &Fault) -> &'static str {
     }
 }
 
-/// Converts an event to an act. None if it is none.
+/// Converts an event to an act. None if the event is not an act.
 fn act(event: Event, source: Option<IpNet>) -> Option<Act> {
     event.kind.is_act().then(|| Act {
         time: event.time.as_millisecond(),

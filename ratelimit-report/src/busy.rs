@@ -64,7 +64,7 @@ pub struct GroupProposal {
     pub limit: String,
     /// Number of prefixes with any demand.
     pub prefixes: u64,
-    /// Number of prefixes that wanted more than the proposal in a window.
+    /// Number of prefixes with a demand above the proposal in some window.
     pub prefixes_over: u64,
     /// Basis of the proposal.
     pub reason: GroupReason,
@@ -76,7 +76,7 @@ pub struct GroupProposal {
 pub enum GroupReason {
     /// Some prefixes stand apart from the ordinary ones.
     Gap,
-    /// No prefix stands apart: twice what 99.9 % of the prefixes stay within.
+    /// No prefix stands apart: twice the demand that 99.9 % of the prefixes never exceed.
     TwiceP999,
     /// No prefix stands apart, and few were seen: twice the demand of the busiest.
     TwiceMax,
@@ -120,8 +120,8 @@ impl Prefixes {
         self.demand.shrink_to(KEPT_MAX);
     }
 
-    /// Returns the busiest prefixes of these sources, and a proposal. `limit` is the limit of a source, in force or
-    /// proposed: no group limit is below its amount.
+    /// Returns the busiest prefixes of these sources, and a proposal. `limit` is the limit of a single source, in force
+    /// or proposed. A group limit is never below its amount.
     pub(crate) fn busy<'a>(&self, limit: &Limit, sources: impl IntoIterator<Item = &'a IpNet>) -> Busy {
         let mut counts: BTreeMap<IpNet, u64> = BTreeMap::new();
         for prefix in sources.into_iter().filter_map(group_of) {

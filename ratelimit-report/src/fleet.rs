@@ -41,7 +41,7 @@ pub struct Fleet {
     pub rounds_failed: u64,
     /// Number of source counts that the store accepted.
     pub reports: u64,
-    /// Number of source counts that were not reported for lack of room. They are lost to the other hosts.
+    /// Number of source counts that were not reported because a queue was full. The other hosts do not count them.
     pub reports_lost: u64,
     /// Name of the fleet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -65,7 +65,7 @@ pub struct Fleet {
     /// Longest answer time of the store in the last 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip_seconds: Option<f64>,
-    /// Longest delay of a report on this host or on any host that is heard. The bound includes what is sent within it.
+    /// Longest delay of a report on this host or on any other active host. The bound includes the traffic of that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
     /// True if another machine has a copy of this host's state, so that both count as one host.
@@ -92,7 +92,7 @@ pub struct Fleet {
     /// Number of times that the store lost its data.
     #[serde(default)]
     pub store_lost: u64,
-    /// Number of acts and messages lost for lack of room.
+    /// Number of acts and messages lost because a table or queue was full.
     #[serde(default)]
     pub messages_lost: u64,
     /// Number of sources that are reported now.
@@ -132,8 +132,8 @@ pub struct FleetLimit {
     pub bound: u64,
     /// Derivation of the bound, as `check-config` prints it: `at most 1000 + 3x125 + 6 + …`.
     pub bound_words: String,
-    /// Number of other hosts, heard from in the last minute, that share the limit. None if there are none, or one does
-    /// not say.
+    /// Number of other hosts, heard from in the last minute, that share the limit. None if there are none, or if one of
+    /// them does not report its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<u64>,
 }
@@ -144,7 +144,7 @@ pub struct FleetLimit {
 pub enum Summed {
     /// Verified traffic, of established connections.
     Verified,
-    /// All traffic.
+    /// All traffic, verified or not.
     All,
 }
 
@@ -166,7 +166,7 @@ pub struct FleetReport {
 /// One host, as described by its own reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetHost {
-    /// Host name.
+    /// Name that the host reports.
     pub name: String,
     /// Id of the host's kernel state, in hexadecimal.
     pub id: String,

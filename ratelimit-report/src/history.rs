@@ -13,9 +13,9 @@ pub struct HistoryReport {
     pub schema: u32,
     /// Address or prefix that was asked for.
     pub source: String,
-    /// Episodes, newest first.
+    /// Episodes of the source, newest first.
     pub episodes: Vec<Episode>,
-    /// Acts, newest first.
+    /// Acts that concern the source, newest first.
     pub acts: Vec<Act>,
     /// True if older episodes or acts exist.
     pub more: bool,
@@ -110,7 +110,7 @@ pub struct WorstReport {
 pub struct WorstSource {
     /// Address or prefix of the source.
     pub source: String,
-    /// Number of episodes.
+    /// Number of episodes of the source.
     pub episodes: u64,
     /// Names of the rules that refused the source.
     pub rules: Vec<String>,

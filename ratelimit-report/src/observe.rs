@@ -1,7 +1,7 @@
 //! Demand of sources, and the effect that other limits would have had: the input of `ratelimitd suggest`.
 //!
-//! Observation runs in rounds, each of which visits every source. The cells of a window tell what each bucket admitted,
-//! and the growth of its refusals tells what was refused. Their sum is the source's *demand*. Up to
+//! Observation runs in rounds, each of which visits every source. The cells of a window have the admissions of each
+//! bucket. The growth of the refusal count is the refused amount. Their sum is the source's *demand*. Up to
 //! [`CANDIDATES_MAX`](ratelimit_policy::config::rule::CANDIDATES_MAX) other amounts per limit, the *candidates*, are
 //! applied to the demand. The module knows readings and policies. It must not know a map, a clock or a file: time is an
 //! argument.
@@ -173,7 +173,7 @@ enum Weight {
     One,
     /// Mean length of the rule's refused packets.
     Bytes,
-    /// One unit in total, however many refusals there are, because at least one was meant.
+    /// One unit in total for any number of refusals, because they stand for at least one unit.
     OneOfMany,
     /// No known amount, counted as 0.
     Unknown,

@@ -42,7 +42,7 @@ pub struct Offender {
     pub first: Timestamp,
     /// Time of the last refusal; none while an episode goes on.
     pub last: Option<Timestamp>,
-    /// Number of episodes.
+    /// Number of episodes of the source.
     pub episodes: u64,
     /// Number of refused packets.
     pub packets: u64,
@@ -161,7 +161,7 @@ fn plain(offenders: &[Offender]) -> String {
     text
 }
 
-/// Returns a letter with what an abuse desk needs: source, times in UTC, amounts and the single episodes.
+/// Returns a letter with the facts that an abuse desk needs: source, times in UTC, amounts and the single episodes.
 fn letter(of: &Offender, now: Timestamp) -> String {
     let Offender { source, packets, bytes, episodes, .. } = of;
     let last = of.last.map_or_else(|| format!("{}, and goes on", instant(now)), instant);

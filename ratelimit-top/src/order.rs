@@ -75,7 +75,7 @@ impl Lasts {
 /// Requested change of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Action to perform.
+    /// Action to perform on the source.
     pub verb: Verb,
     /// Source, as the snapshot names it.
     pub source: String,

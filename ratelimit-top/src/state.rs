@@ -30,7 +30,7 @@ pub enum Ask {
     Read,
     /// Run `check` on one source.
     Look(IpAddr),
-    /// Change the standing of a source.
+    /// Allow, deny or unblock a source.
     Order(Order),
 }
 
@@ -136,7 +136,7 @@ pub enum Dialog {
 /// Complete state of the display.
 #[derive(Debug)]
 pub struct State {
-    /// Last snapshot received.
+    /// Last snapshot received from the daemon.
     pub snapshot: Snapshot,
     read_at: Duration,
     rates: Rates,

@@ -7,7 +7,7 @@ use ratelimit_report::snapshot::{
 };
 
 /// Formats the report on one address: the fate of its packets, then each rule's verdict with the reason, then the state
-/// of its limits. Verbose detail adds the buckets, and how well each unit is counted.
+/// of its limits. Verbose detail adds the buckets, and the accuracy of each unit's count.
 pub fn check(report: &CheckReport, detail: Detail) -> String {
     let mut out = format!("{}\n", headline(report));
     if !report.remembered && matches!(report.reason.as_str(), "within_limit" | "dry_run") {
@@ -41,7 +41,7 @@ pub fn check(report: &CheckReport, detail: Detail) -> String {
     out
 }
 
-/// Formats the report on a prefix: how much of it is blocked, then the causes.
+/// Formats the report on a prefix: the blocked part, then the causes.
 pub fn check_prefix(report: &PrefixReport) -> String {
     let prefix = &report.prefix;
     let mut out = match report.blocked {
@@ -75,7 +75,7 @@ pub fn check_prefix(report: &PrefixReport) -> String {
     out
 }
 
-/// Formats shadow limits, a line each.
+/// Formats shadow limits, one line each.
 pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     let line = |of: &CheckLimit| {
         // Packets do not show what a condition needs, and log lines show requests.
@@ -136,7 +136,7 @@ fn is_guarded(of: &RuleVerdict) -> bool {
     [Some(of.reason.as_str()), of.would.as_deref()].contains(&Some("guard"))
 }
 
-/// Describes the verdict of one rule: what it does, who decides it, until when, and how to undo it.
+/// Describes the verdict of one rule: the action, the deciding entry with its expiry, and the command that undoes it.
 fn verdict(of: &RuleVerdict) -> String {
     let refuses = of.refuses.as_deref().unwrap_or("packets");
     let does = match (of.verdict, of.reason.as_str()) {
@@ -225,7 +225,7 @@ fn limit(limit: &CheckLimit) -> String {
     )
 }
 
-/// Formats the usage of a limit that a fleet shares: ` (412 here, 588 elsewhere, told 0.4 s ago)`.
+/// Formats the usage of a limit that a fleet shares: ` (412 here, 588 elsewhere, reported 0.4 s ago)`.
 fn elsewhere(limit: &CheckLimit) -> String {
     let Some(others) = limit.used_elsewhere else { return String::new() };
     let told = limit.told_seconds_ago.map_or_else(String::new, |ago| format!(", reported {}", fleet::ago(ago)));

@@ -247,8 +247,8 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
     (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
 }
 
-/// Returns notes for a start: on rules whose request limits do not bound clients that share records between requests,
-/// and on rules that share a log.
+/// Returns notes for a start. They concern request limits that do not bound clients with several requests in one
+/// record, and rules that share a log.
 pub fn access_log_notes(policy: &Policy) -> Vec<String> {
     let note = |rule: &Rule| {
         let multiplexed = multiplexed_words(rule).filter(|_| rule.access_logs.is_empty());
@@ -262,8 +262,8 @@ pub fn access_log_notes(policy: &Policy) -> Vec<String> {
     policy.rules.iter().flat_map(note).collect()
 }
 
-/// Names the later rules that have the same log and judge sources that this rule judges. A log line does not say which
-/// port was asked.
+/// Names the later rules that have the same log and judge sources that this rule judges. A log line does not name the
+/// port of its request.
 fn others_with<'a>(policy: &'a Policy, rule: &Rule, log: &AccessLog) -> Vec<&'a str> {
     let behind = policy.rules.iter().skip_while(|of| of.name != rule.name).skip(1);
     let shares = |of: &&Rule| of.access_logs.contains(log) && (rule.from.is_empty() || rule.from == of.from);
@@ -275,8 +275,8 @@ fn shared_log_words(others: &[&str]) -> String {
     format!("is read only for this rule, though {rules} {} {have} it: give each rule's ports a log", others.join(", "))
 }
 
-/// Says how far the rule bounds clients that share records between requests, as HTTP/2 and HTTP/3 clients can. None if
-/// the rule limits no requests on ports that speak TLS.
+/// Describes how tightly the rule bounds clients that send several requests in one record, as HTTP/2 and HTTP/3 clients
+/// can. None if the rule limits no requests on ports that speak TLS.
 fn multiplexed_words(rule: &Rule) -> Option<&'static str> {
     let is_secure = [443, 8443].iter().any(|port| rule.ports.holds(Protocol::Tcp, *port));
     if !is_secure || !rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
@@ -380,7 +380,7 @@ fn denied_with(policy: &Policy) -> &'static str {
     }
 }
 
-/// Returns the bounds that the guard adds to request limits, a line each. Empty if the rule cannot have a guard.
+/// Returns the bounds that the guard adds to request limits, one line each. Empty if the rule cannot have a guard.
 fn guard_words(rule: &Rule) -> Vec<String> {
     match (rule.refuse, rule.guard) {
         _ if !rule.is_guardable() => Vec::new(),

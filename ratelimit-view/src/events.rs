@@ -9,7 +9,7 @@ use super::{counted, folded};
 /// Column at which the words of an event begin: after the time and the kind.
 const AT: usize = 33;
 
-/// Formats an event in lines of at most `width` columns: time, kind, and the words of the log.
+/// Formats an event in lines of at most `width` columns: time, kind, and the text of the log line.
 pub fn event(of: &Event, width: usize) -> String {
     let line = format!("{} {:<12} {}", of.time.strftime("%Y-%m-%d %H:%M:%S"), of.kind.label(), of.detail);
     let at = if width >= 2 * AT { AT } else { 2 };

@@ -57,7 +57,7 @@ pub(super) fn summary(of: &Fleet) -> String {
     format!("Fleet{name}: {state}, {}, {last}", counted(of.hosts, "host"))
 }
 
-/// Returns what needs attention, a sentence each.
+/// Returns the problems that need attention, one sentence each.
 pub(super) fn attention(of: &Fleet) -> Vec<String> {
     let means = match of.state {
         FleetState::Connected | FleetState::Off => None,
@@ -81,7 +81,7 @@ pub(super) fn attention(of: &Fleet) -> Vec<String> {
     means.map(sentence).into_iter().chain(misfit).chain(doubled).collect()
 }
 
-/// Describes what a degraded fleet cannot do.
+/// Describes the functions that a degraded fleet lacks.
 fn degraded(of: &Fleet) -> String {
     let alone: Vec<&str> = of.limits.iter().filter(|of| !of.summed).map(|of| of.text.as_str()).collect();
     match alone.as_slice() {
@@ -103,7 +103,7 @@ fn host(of: &FleetHost) -> [String; 6] {
     ]
 }
 
-/// Describes a shared limit: what is summed, with which hosts if not all, and the current bound.
+/// Describes a shared limit: the summed traffic, the hosts that share it if not all do, and the current bound.
 fn shared_limit(of: &FleetLimit, hosts: u64) -> String {
     let sum = match of.sum {
         Summed::Verified => "established connections",

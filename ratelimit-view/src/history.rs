@@ -6,7 +6,7 @@ use ratelimit_report::history::{Act, Episode, HistoryReport, Loss, WorstReport, 
 
 use super::{Page, counted, cut, duration, number, short, wait};
 
-/// Minimum width in columns, whatever a terminal reports.
+/// Minimum width in columns, even if a terminal reports less.
 const WIDTH_LEAST: usize = 80;
 /// Number of lines of the smallest terminal, without the line of the prompt.
 const LINES: usize = 23;
@@ -51,7 +51,7 @@ impl Room {
     }
 }
 
-/// Formats all that is remembered of an address or prefix, newest first.
+/// Formats all records of an address or prefix, newest first.
 pub fn history(report: &HistoryReport, now: Timestamp, page: Page) -> String {
     let room = Room::of(page);
     let mut out = headline(report, room.width);

@@ -90,7 +90,7 @@ fn limit(limit: &Limit) -> String {
     format!("{amount} {} in {window}{per}{condition}", limit.unit.label())
 }
 
-/// Describes how a limit is counted: `strict, in buckets of 1m`.
+/// Describes the form of a limit's window: `strict, in buckets of 1m`.
 fn form(of: &Limit) -> String {
     match of.window {
         WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
@@ -100,7 +100,7 @@ fn form(of: &Limit) -> String {
     }
 }
 
-/// Says which units limits count, and how well, a line each.
+/// Describes the units that limits count and the accuracy of their counts, one line each.
 fn counting(units: &[Counting]) -> String {
     let line = |of: &Counting| format!("Counted {}: {}\n", of.unit.label(), of.accuracy);
     units.iter().map(line).collect()

@@ -84,7 +84,7 @@ fn what(of: &Listed) -> String {
     }
 }
 
-/// Formats what was erased of a source.
+/// Formats the result of erasing a source.
 pub fn erased(report: &ForgetReport) -> String {
     let ForgetReport { source, rows, events, .. } = report;
     format!("{source}: erased {} of the history and {}\n", counted(*rows, "row"), counted(*events, "recent event"))

@@ -29,7 +29,7 @@ pub fn replay(report: &Report) -> String {
     out
 }
 
-/// Describes what was read, and the times of the traffic. `done` says how the traffic was used.
+/// Describes the files that were read, and the period of the traffic. `done` is the verb for the use of the traffic.
 pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> String {
     let (read, judged) = match input.kind {
         Kind::Capture => (counted(input.read, "packet"), counted(input.judged, "packet")),

@@ -1,5 +1,5 @@
-//! Output of `ratelimitd stats`: first what needs attention, then refused sources, then rules, interfaces and totals.
-//! Pure: a function of a snapshot and the size of the screen.
+//! Output of `ratelimitd stats`: first problems, then refused sources, then rules, interfaces and totals. Pure: a
+//! function of a snapshot and the size of the screen.
 //!
 //! A bounded screen gets the rows that fit, worst first, and the number of others. A pipe or file gets all rows.
 
@@ -25,9 +25,9 @@ pub use rules::mode_of;
 pub use top::state;
 pub(super) use top::top;
 
-/// Minimum number of source rows, however little room there is.
+/// Minimum number of source rows, even on a small screen.
 const SOURCES_LEAST: usize = 3;
-/// Minimum width in columns, whatever a terminal reports.
+/// Minimum width in columns, even if a terminal reports less.
 const WIDTH_LEAST: usize = 80;
 
 /// Size of the output, and amount of detail.
@@ -37,7 +37,7 @@ pub struct Page {
     pub width: usize,
     /// Height in lines. None for no limit.
     pub rows: Option<usize>,
-    /// Amount of detail, such as how each unit is counted.
+    /// Amount of detail, such as the accuracy of each unit's count.
     pub detail: Detail,
 }
 
@@ -101,7 +101,7 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
     out.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Formats what pins tell without a daemon: packets by interface, by rule and by drop reason.
+/// Formats the data of the pins when no daemon runs: packets by interface, by rule and by drop reason.
 pub fn left(snapshot: &Snapshot, page: Page) -> String {
     let width = page.width.max(WIDTH_LEAST);
     let rule = |of: &Rule| {
@@ -128,7 +128,7 @@ pub fn left(snapshot: &Snapshot, page: Page) -> String {
     out
 }
 
-/// Describes what is enforced: in one clause if it is the same everywhere, or else for each rule and interface.
+/// Describes the enforcement: in one clause if it is the same everywhere, or else for each rule and interface.
 pub fn what_it_does(snapshot: &Snapshot) -> String {
     let rules = |mode: Mode| -> Vec<&str> {
         snapshot.rules.iter().filter(|rule| rule.mode == mode).map(|rule| rule.name.as_str()).collect()
@@ -170,7 +170,7 @@ fn names(rules: &[&str]) -> String {
     format!("rule{} {}", if rules.len() == 1 { "" } else { "s" }, rules.join(", "))
 }
 
-/// Formats the number of sources, and what happened to sources beyond the capacity.
+/// Formats the number of sources, and the treatment of sources beyond the capacity.
 fn sources(snapshot: &Snapshot, width: usize) -> Vec<String> {
     let of = &snapshot.sources;
     let mut out =

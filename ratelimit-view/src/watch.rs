@@ -92,7 +92,7 @@ pub async fn watch(
     .await
 }
 
-/// State to show.
+/// State that the terminal shows.
 enum Shown<'a> {
     Reading(&'a Snapshot),
     /// No answer since this time, with the last snapshot.

@@ -1,6 +1,6 @@
-//! Limit on failed logins: ten per minute for each address, by the limiter's own arithmetic. A valid code always
-//! works, even over the limit. A code has a 256-bit MAC that nobody guesses, and this way nobody can lock out another
-//! user. The limit only bounds the cost of failures. Time is an argument.
+//! Limit on failed logins: ten per minute for each address, by the limiter's own arithmetic. A valid code always works,
+//! even over the limit. A code has a 256-bit MAC, which cannot be guessed. So nobody can lock out another user. The
+//! limit only bounds the cost of failures. Time is an argument.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -12,7 +12,7 @@ use crate::tls::Tls;
 pub(crate) enum Place {
     /// Plain TCP: loopback and the listen address. Any address if the listen address is unspecified.
     Tcp(IpAddr),
-    /// TLS: the names of [`Place::Tcp`], and those of the certificate.
+    /// TLS: the names of [`Place::Tcp`], and the names in the certificate.
     Tls(IpAddr, Tls),
     /// Control socket: loopback, and names without a dot, which no web site has. Command-line clients send arbitrary
     /// names.

@@ -1,4 +1,4 @@
-//! Checks of who may read or write the files that matter.
+//! Checks of the permissions of important files.
 
 use crate::facts::{FileSeen, Permissions, Rule};
 use crate::finding::{Finding, State, Subject};
@@ -56,7 +56,7 @@ const fn why(rule: Rule) -> &'static str {
     }
 }
 
-/// Returns what is wrong, and the command that corrects it, without the path.
+/// Returns the problem, and the command that corrects it without the path.
 fn trouble(rule: Rule, of: Permissions) -> Option<(&'static str, &'static str)> {
     let may = |bits: u32| of.mode & bits != 0;
     if of.owner != 0 && !matches!(rule, Rule::List | Rule::AboveList) {

@@ -62,8 +62,8 @@ const NATIVE: &[&str] = &[
 /// Drivers that restart the device or its queues when a program is attached or detached. Packets are lost for a moment,
 /// and some lose the link.
 ///
-/// Beside each driver is what its `ndo_bpf` calls for `XDP_SETUP_PROG` on a device that is up, in Linux's
-/// drivers/net/ethernet. `swap` marks drivers that also restart when one program replaces another.
+/// The second text names the functions that the driver's `ndo_bpf` calls for `XDP_SETUP_PROG` on a device that is up,
+/// in Linux's drivers/net/ethernet. `swap` marks drivers that also restart when one program replaces another.
 const RESETS: &[(&str, &str)] = &[
     // aquantia/atlantic/aq_main.c, aq_xdp_setup
     ("atlantic", "aq_ndev_close, aq_ndev_open"),
@@ -349,7 +349,7 @@ fn offloads(about: &str, of: &Device) -> Vec<Finding> {
     vec![merge, strips]
 }
 
-/// Describes a program and what keeps it: `"name", id 7, native, pinned at PATH, held by process 9 (name)`.
+/// Describes a program and its holders: `"name", id 7, native, pinned at PATH, held by process 9 (name)`.
 fn named(of: &Attached) -> String {
     let name = if of.name.is_empty() { "without a name".to_owned() } else { format!("\"{}\"", of.name) };
     let mode = of.mode.map_or_else(String::new, |mode| format!(", {}", mode.label()));

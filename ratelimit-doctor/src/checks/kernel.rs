@@ -1,4 +1,4 @@
-//! Checks of the running kernel: tries what the program needs.
+//! Checks of the running kernel: tries the features that the program needs.
 
 use ratelimit_policy::config::{Config, HookChoice, amount};
 use ratelimit_view::describe::{memory_bytes, per_cpu_bytes, per_cpu_words, prefixes_memory};

@@ -1,4 +1,4 @@
-//! Checks of the access logs of servers on this host: which of them a rule could read.
+//! Checks of the access logs of servers on this host: finds logs that a rule could read.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_policy::config::{Config, LOGS_MAX};
@@ -67,7 +67,7 @@ fn line(rule: &Rule, more: &[String]) -> String {
     format!("access_log = [{}]", quoted.join(", "))
 }
 
-/// Returns what to write so that a rule also reads these logs of a server.
+/// Returns the remedy after which a rule also reads these logs of a server.
 fn mend(unread: &[&OpenLog], rule: &Rule, server: &str) -> String {
     if rule.access_logs.len() + unread.len() > LOGS_MAX {
         return format!(

@@ -20,7 +20,7 @@ pub struct Round {
     pub told: Vec<Told>,
 }
 
-/// Hash of an entry. Calls list their entries in this order.
+/// Position of an entry in the store. Calls list their entries in this order.
 type Place = (Shard, u64, BucketIndex);
 
 impl Core {

@@ -36,7 +36,7 @@ pub(super) type Kind = (State, Option<&'static str>, Distance, Option<String>);
 /// Full status of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// Overall state.
+    /// Overall state of the fleet.
     pub state: State,
     /// Current fault, if any.
     pub trouble: Option<Trouble>,

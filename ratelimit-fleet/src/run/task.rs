@@ -86,7 +86,7 @@ pub(super) struct Task {
     queue: VecDeque<Waiting>,
     /// Shards with a call in flight.
     busy: HashSet<Shard>,
-    /// Shards that do not answer, and the time since when.
+    /// Shards that do not answer, with the time at which this was first noticed.
     silent: HashMap<Shard, Instant>,
     beats_at: Instant,
     is_beating: bool,

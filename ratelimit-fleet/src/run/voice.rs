@@ -26,7 +26,7 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_secs(3600);
 pub(super) enum Line {
     /// Current state.
     State,
-    /// Current state, and the number of changes before it.
+    /// Current state, and a summary of the changes that were not logged.
     Summary {
         /// Number of changes that were not logged.
         changes: u64,

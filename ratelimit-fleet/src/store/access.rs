@@ -30,7 +30,7 @@ pub enum AccessError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Reason.
+        /// Error of the read operation.
         error: io::Error,
     },
     /// A certificate or key file is invalid.

@@ -32,7 +32,7 @@ pub enum StorePart {
 #[derive(Clone, Copy, Debug)]
 struct Wrong {
     trouble: Trouble,
-    /// Number of beats answered since.
+    /// Number of beats answered since the trouble occurred.
     beats: u32,
 }
 

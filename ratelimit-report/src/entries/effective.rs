@@ -199,7 +199,8 @@ pub(super) fn disjoint(rows: &[Row]) -> Vec<Row> {
     out
 }
 
-/// Splits `prefix` into disjoint rows. The given rows lie within it, in order, and `around` covers all of it.
+/// Splits `prefix` into disjoint rows. The given rows lie within the prefix, in order, and `around` covers the whole
+/// prefix.
 fn split(prefix: IpNet, around: Option<&Row>, rows: &[&Row], out: &mut Vec<Row>) {
     let outlasts = |one: &Row, other: &Row| end_of(one.until) > end_of(other.until);
     let own = rows.iter().take_while(|row| row.prefix == prefix).count();

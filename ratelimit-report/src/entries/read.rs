@@ -1,5 +1,5 @@
-//! Import of our exports, and of files from nft, ipset and publishers of lists. Every line is read in full or refused
-//! by its number, so that no entry that allows addresses becomes a denial. Pure.
+//! Import of our exports, and of files from nft, ipset and publishers of lists. Every line is either read in full or
+//! refused with its number. So no entry that allows addresses becomes a denial. Pure.
 
 use std::path::Path;
 
@@ -49,11 +49,10 @@ pub struct Imported {
 }
 
 /// Reads rows from any export format, from `list --json`, `ipset save`, `ipset list` and `nft list`, or from a
-/// published list. Expired rows are left out. An unedited script of ours yields the rows that it was made of. In an
-/// edited one, each element takes its author from the row that it was made of.
+/// published list. Expired rows are left out. An unedited script of ratelimitd yields its original rows. In an edited
+/// script, each element takes its author from its original row.
 ///
-/// # Errors
-/// Fails on a file that is cut off, or that as a whole is of another kind.
+/// # Errors Fails if the file is cut off, or if it is of another kind as a whole.
 pub fn import(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
     // Byte order mark of some editors.
     let text = text.trim_start_matches('\u{feff}');
@@ -78,7 +77,7 @@ pub fn import(text: &str, now: Timestamp) -> Result<Imported, Wrong> {
     Ok(imported)
 }
 
-/// Returns the rows that a script of ours was made of, and the time of the script.
+/// Returns the original rows of a script of ratelimitd, and the time of the script.
 fn own_rows(text: &str) -> Option<(Vec<Row>, Timestamp)> {
     let mut own = text.lines().map_while(|line| line.strip_prefix(OWN));
     let at = own.next()?.strip_prefix(HEAD.strip_prefix(OWN)?)?.parse().ok()?;

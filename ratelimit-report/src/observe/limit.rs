@@ -23,7 +23,7 @@ pub struct Observed {
     pub until: Nanos,
     /// Largest demand of each source within one window, ascending.
     pub busiest: Vec<u64>,
-    /// Lower bound on the number of sources that were not observed for lack of room.
+    /// Lower bound on the number of sources that were not observed because the table was full.
     pub sources_not_observed: u64,
     /// Number of buckets that ended before they were read.
     pub missed_buckets: u64,
@@ -231,7 +231,7 @@ impl Observation {
         self.part_with_those_that_came_once();
     }
 
-    /// Replaces sources that came once by their peaks alone, if they are the majority, as after a flood.
+    /// Keeps only the peaks of sources that came once, if these are the majority, as after a flood.
     fn part_with_those_that_came_once(&mut self) {
         let until = Once::settled(self.current);
         let may_go = |of: &ObservedSource| of.came_once(until);

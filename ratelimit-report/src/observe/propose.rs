@@ -57,7 +57,7 @@ pub struct Proposal {
 pub enum Reason {
     /// The amount lies in this gap.
     Gap(Gap),
-    /// Without a gap, the amount is twice what 99.9 % of the sources stay within, rounded up.
+    /// Without a gap, the amount is twice the demand that 99.9 % of the sources never exceed, rounded up.
     TwiceMost,
     /// Without a gap and with few sources, the amount is twice the demand of the busiest, rounded up.
     TwiceAll,
@@ -76,7 +76,7 @@ impl Distribution {
 }
 
 impl Gap {
-    /// Returns how many times as much the least busy source above wants, compared with the busiest source below.
+    /// Returns the ratio of the demand of the least busy source above the gap to that of the busiest source below it.
     #[expect(clippy::cast_precision_loss, reason = "a factor is compared and shown to two digits")]
     pub fn ratio(&self) -> f64 {
         self.above as f64 / self.below.max(1) as f64

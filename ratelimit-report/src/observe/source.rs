@@ -1,4 +1,4 @@
-//! Demand of one source under one limit, bucket by bucket, and what each candidate amount would have admitted.
+//! Demand of one source under one limit, bucket by bucket, and the admissions under each candidate amount.
 //!
 //! Buckets are finished in order. A candidate's admission in a bucket depends only on earlier buckets and on the
 //! bucket's demand. If units come one by one, the result equals packet-by-packet admission.

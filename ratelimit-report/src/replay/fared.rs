@@ -40,7 +40,7 @@ pub(super) struct Fared {
 /// Results of one source.
 #[derive(Clone, Default)]
 pub(super) struct Judged {
-    /// Number of packets or requests of which anything counted.
+    /// Number of packets or requests with any counted amount.
     pub(super) counted: u64,
     /// Result under each limit, in the order of the limits.
     pub(super) limits: Vec<Fared>,

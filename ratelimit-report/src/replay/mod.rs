@@ -189,7 +189,7 @@ impl Replay {
 /// Origin of the limits that a proposal starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// Limits named by the user, taken as those in force.
+    /// The user named the limits, and they count as the limits in force.
     Said,
     /// The limits are assumed, and only their window and unit matter.
     Assumed,

@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     pub(super) met: u8,
 }
 
-/// Queue in which a request waits until as many younger ones have arrived as the reorder window holds.
+/// Queue that delays each request until the reorder window is full of younger ones.
 #[derive(Debug)]
 pub(super) struct Order {
     held_max: usize,

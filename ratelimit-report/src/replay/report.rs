@@ -57,7 +57,7 @@ pub struct Input {
     pub unreadable: u64,
     /// Number of packets that the capture contains only in part.
     pub cut_off: u64,
-    /// Number of packets that the limiter drops whatever the limits say.
+    /// Number of packets that the limiter drops independent of the limits.
     pub malformed: u64,
     /// Number of log requests that came after a younger one and were put back in order.
     pub reordered: u64,
@@ -131,7 +131,7 @@ pub struct ListBusy {
     pub file: String,
     /// Number of sources in the list.
     pub sources: u64,
-    /// Amount that these sources wanted, admitted or not, in the limit's unit.
+    /// Demand of these sources, admitted or not, in the limit's unit.
     pub wanted: u64,
 }
 

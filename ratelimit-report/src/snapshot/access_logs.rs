@@ -11,7 +11,7 @@ pub struct AccessLogReport {
     pub log: String,
     /// State as a clause: `is followed`.
     pub state: String,
-    /// Problem as a clause, during which requests are counted as without the log. None if the log is read in time.
+    /// Problem as a clause. As long as it lasts, requests are counted without the log. None if the log is read in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// Seconds since the end of the log was last reached.

@@ -95,7 +95,7 @@ pub struct CheckLimit {
     /// Lower bound on the number of the group's sources that have used the limit; none if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<u64>,
-    /// Used in the window on this host, in the limit's unit.
+    /// Amount used in the window on this host, in the limit's unit.
     pub used: u64,
     /// Amount that other hosts of the fleet admitted in the window, as last reported to this host. It counts against
     /// the limit too. None if this window is not shared.

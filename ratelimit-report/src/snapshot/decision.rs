@@ -53,7 +53,7 @@ pub(super) enum Decider<'d, 'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Decides what the rule with index `at` does to an address or a whole prefix.
+    /// Determines the action of the rule with index `at` on an address or a whole prefix.
     pub(super) fn decision(&self, at: usize, rule: &'a Rule, whom: IpNet) -> Decision<'a> {
         let Self { policy, now, windows, bans } = *self;
         let access = policy.grant_around(whom, now);

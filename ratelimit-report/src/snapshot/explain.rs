@@ -42,7 +42,7 @@ pub struct ExplainReport {
     /// checks them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
-    /// Verdict on one more unit of what the limits count.
+    /// Verdict on a further unit that the limits count.
     pub verdict: Outcome,
     /// Reason, as a counter label.
     pub reason: String,

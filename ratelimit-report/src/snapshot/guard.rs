@@ -162,7 +162,7 @@ impl<'a> GuardStanding<'a> {
         self.over_tcp.max(self.over_udp).unwrap_or_default()
     }
 
-    /// Returns a description of what the guard refuses.
+    /// Returns a description of the packets that the guard refuses.
     pub(super) fn refuses(&self) -> &'static str {
         match () {
             () if self.over_tcp.is_none() => GUARDED_DATAGRAMS,
@@ -171,7 +171,7 @@ impl<'a> GuardStanding<'a> {
         }
     }
 
-    /// Returns what the source has used of the guard, in words.
+    /// Returns the source's use of the guard, in words.
     pub(super) fn used_words(&self) -> String {
         let words: Vec<String> =
             self.parts().map(|(guarded, what)| format!("{} of {} {what}", guarded.used, guarded.limit)).collect();

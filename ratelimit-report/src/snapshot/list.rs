@@ -26,7 +26,7 @@ pub struct ListReport {
     /// Counts of entries left out, for each origin with more entries than were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
-    /// Bans that rules in dry run would have begun and that would still hold. None of them decides.
+    /// Bans that rules in dry run would have begun and that would still be in force. They decide nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_ban: Vec<Listed>,
 }
@@ -100,8 +100,8 @@ pub struct Listed {
     pub reason: Option<String>,
     /// Start, if it is known.
     pub since: Option<Timestamp>,
-    /// True if the entry decides for those of its addresses that have no longer prefix here. A ban decides for its rule
-    /// only. Otherwise `overridden_by` decides.
+    /// True if the entry decides for its addresses, except those in a longer prefix of the list. A ban decides only for
+    /// its rule. Otherwise `overridden_by` decides.
     pub decides: bool,
     /// Entry that overrides this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

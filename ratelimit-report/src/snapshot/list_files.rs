@@ -52,7 +52,7 @@ pub struct ListFileReport {
     pub file: String,
     /// Part of the file that is in force.
     pub state: ListState,
-    /// Number of lines that are left out of what is in force because they cannot be read.
+    /// Number of lines that are not in force because they cannot be read.
     pub lines_left_out: u64,
     /// Number of the first bad line, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

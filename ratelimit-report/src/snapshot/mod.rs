@@ -116,7 +116,7 @@ pub struct Snapshot {
     pub map_errors: Vec<MapError>,
     /// Result of the last reload.
     pub config: ConfigState,
-    /// Order of an administrator to drop nothing, whatever the rules say.
+    /// Order of an administrator to drop nothing, which overrides the rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// Names of the rules that fell back to dry-run because they dropped too much.
@@ -149,7 +149,7 @@ pub struct Snapshot {
     /// State of the fleet; off if the configuration has none.
     #[serde(default)]
     pub fleet: Fleet,
-    /// Top talkers: sources that send most of what a rule counts. Left out where sources may not be named.
+    /// Top talkers: sources that send most of a rule's counted traffic. Left out where sources may not be named.
     #[serde(rename = "dominant", default, skip_serializing_if = "Vec::is_empty")]
     pub top_talkers: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
@@ -246,7 +246,7 @@ pub struct Interface {
 pub struct Volume {
     /// Total, passed and dropped together.
     pub received: u64,
-    /// Amount that passed.
+    /// Amount that passed, including `would_drop`.
     pub passed: u64,
     /// Amount that was dropped.
     pub dropped: u64,
@@ -545,7 +545,7 @@ impl Traffic {
         traffic
     }
 
-    /// Sums everything that an interface received.
+    /// Sums all packets that an interface received.
     pub fn on(interface: &InterfaceReading) -> Self {
         Self::of(interface.rules.iter().chain([&interface.unruled]))
     }

@@ -62,7 +62,7 @@ pub enum Extent {
 pub struct PrefixSources {
     /// Lower bound on the tracked sources, see [`super::Sources::tracked`].
     pub tracked: u64,
-    /// Lower bound on the sources over a limit now, of enforced rules or not.
+    /// Lower bound on the sources over a limit now, whether or not its rule enforces.
     pub over_limit: u64,
     /// Number of sources that are banned now.
     pub banned: u64,

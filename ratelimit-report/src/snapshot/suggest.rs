@@ -173,7 +173,7 @@ pub struct Proposal {
 pub enum ProposalReason {
     /// Gap between the ordinary sources and the others.
     Gap,
-    /// No gap: twice what 99.9 % of the sources stay within.
+    /// No gap: twice the demand that 99.9 % of the sources never exceed.
     TwiceP999,
     /// No gap, and few sources: twice the demand of the busiest.
     TwiceMax,

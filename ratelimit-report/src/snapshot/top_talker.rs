@@ -1,9 +1,9 @@
-//! Detection of a source that sends most of what a rule counts. Such a source is likely a proxy, a CDN or a load
+//! Detection of a source that sends most of a rule's counted traffic. Such a source is likely a proxy, a CDN or a load
 //! balancer, and all its users count as one client. Pure: times are durations since the daemon's start.
 //!
-//! Admissions are divided by what the sources have used, refusals by how much each source's refusals have grown. Only
-//! the windows with the most refusals are kept between two looks. A source's growth may therefore appear smaller than
-//! it is, never larger.
+//! A rule's admissions are attributed to sources in proportion to their usage, and refusals by the growth of each
+//! source's own refusals. Only the windows with the most refusals are kept between two looks. A source's growth may
+//! therefore appear smaller than it is, never larger.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -30,7 +30,7 @@ pub const TALKER_ADVICE: &str = "if that is a proxy or a CDN, all its users are 
 /// Number of windows kept per limit.
 const REMEMBERED_MAX: usize = 16;
 
-/// Source that sends most of what a rule counts.
+/// Source that sends most of a rule's counted traffic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TopTalker {
     /// Rule name.

@@ -45,7 +45,7 @@ pub struct RuleVerdict {
     pub would_be_decided_by: Option<String>,
     /// Expiry of the decision, or of the would-be decision; none without an end.
     pub until: Option<Timestamp>,
-    /// Seconds until the rule has nothing against the address, if nothing else is admitted meanwhile.
+    /// Seconds until the rule passes the address again, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// True if no wait is long enough.
     pub never: bool,
@@ -133,7 +133,7 @@ impl Background<'_> {
         }
     }
 
-    /// Returns the remedy for every denial of an address that no longer exempt prefix overrides.
+    /// Returns the remedy for every denial of an address that is not overridden by a longer exempt prefix.
     fn undo_denial(&self, policy: &Policy, whom: IpNet) -> String {
         let mut commands = Vec::new();
         let mut edits = Vec::new();
@@ -310,7 +310,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
     }
 }
 
-/// Returns the packets that a limit without room drops, in words.
+/// Returns the packets that a full limit drops, in words.
 fn refused_by_limit(rule: &desired::Rule, limit: &desired::Limit, window: &Window) -> String {
     let whose = match window.budget {
         None => "",

@@ -118,7 +118,7 @@ fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Pai
     TableRow::new(cells)
 }
 
-/// Returns the standing in the words of `stats`, except that a dry-run rule only would drop.
+/// Returns a source's state in the words of `stats`, or "would drop" if its rule is in dry run.
 fn stands(state: &State, of: &TopSource) -> (&'static str, Color) {
     let is_dry = state.snapshot.rules.iter().any(|rule| rule.name == of.rule && rule.mode == Mode::DryRun);
     let words = ratelimit_view::state(of);

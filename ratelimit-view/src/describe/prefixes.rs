@@ -15,8 +15,8 @@ const NODE_BYTES: usize = 40;
 const NODES_PER_PREFIX: u64 = 2;
 /// Sizes of the kernel's allocations in bytes.
 const SLABS: [usize; 4] = [64, 96, 128, 192];
-/// Further bytes of an allocation: its memory owner, and a share of the unused part of a page. 1048576 separate
-/// prefixes took 107 B a node, Linux 6.18.
+/// Additional bytes of an allocation: its memory owner, and a share of the unused part of a page. On Linux 6.18,
+/// 1048576 separate prefixes took 107 B per node.
 const BESIDE_BYTES: usize = 12;
 
 /// Numbers of source prefixes, and their kernel memory.

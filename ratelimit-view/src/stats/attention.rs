@@ -1,4 +1,4 @@
-//! Problems that need attention, most urgent first: a sentence each, with the remedy.
+//! Problems that need attention, most urgent first: one sentence each, with the remedy.
 
 use super::columns::wrap;
 use super::{counted, number};
@@ -38,7 +38,7 @@ fn shortened(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Returns the problems that need attention, a sentence each.
+/// Returns the problems that need attention, one sentence each.
 pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     let mut out = Vec::new();
     for of in &snapshot.interfaces {
@@ -83,7 +83,7 @@ pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     out
 }
 
-/// Adds what keeps rules from dropping.
+/// Adds the overrides that keep rules from dropping.
 fn held(snapshot: &Snapshot, out: &mut Vec<String>) {
     if let Some(hold) = &snapshot.hold {
         let what = if hold.panic { "PANIC" } else { "DRY RUN" };
@@ -139,7 +139,7 @@ fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
     out.extend(passed_over_words(snapshot.list_entries_passed_over));
 }
 
-/// Says that more new sources arrive than can be tracked, and how to bound them.
+/// Warns that more new sources arrive than can be tracked, and names the setting that bounds them.
 fn overload(snapshot: &Snapshot) -> Option<String> {
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
     match snapshot.sources.overload {

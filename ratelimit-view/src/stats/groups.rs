@@ -1,4 +1,4 @@
-//! Groups of sources nearest to or over a limit, a line each.
+//! Groups of sources nearest to or over a limit, one line each.
 
 use crate::{counted, duration, number, wait};
 use ratelimit_report::snapshot::{State, TopGroup};
@@ -23,7 +23,7 @@ pub(super) fn lines(groups: &[TopGroup], width: usize, room: Option<usize>) -> V
     out
 }
 
-/// Formats all groups, a line each, of any width.
+/// Formats all groups, one line each, of any width.
 pub(in super::super) fn groups(groups: &[TopGroup]) -> String {
     groups.iter().map(|of| line(of) + "\n").collect()
 }

@@ -1,4 +1,4 @@
-//! Table of interfaces: how the program is attached, and the received packets.
+//! Table of interfaces: the attachment of the program, and the received packets.
 
 use super::columns::{Column, fitting};
 use super::{counted, number};
@@ -48,7 +48,7 @@ pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: usize) -> Vec<Strin
     out
 }
 
-/// Describes how the program is attached to an interface.
+/// Describes the attachment of the program to an interface.
 pub const fn attachment(interface: &Interface) -> &'static str {
     match (interface.xdp_mode, interface.hook) {
         (Some(XdpMode::Native), _) => "native, in the driver",

@@ -13,7 +13,7 @@ use ratelimit_report::snapshot::{Counter, LimitUse, Mode, Outcome, Rule, Snapsho
 const AT: usize = 15;
 
 /// Formats all rules, with an empty line before each. If not all fit, rules with the most refusals, then admissions,
-/// are shown in full. Others get a line each below them, as far as there is room.
+/// are shown in full. Others get one line each below them, as long as there is room.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
     let blocks: Vec<Vec<String>> = snapshot.rules.iter().map(|of| rule(snapshot, of, width)).collect();
     if blocks.iter().map(Vec::len).sum::<usize>() <= room {
@@ -139,8 +139,8 @@ fn counters<'a>(snapshot: &'a Snapshot, rule: &'a Rule) -> impl Iterator<Item = 
     snapshot.interfaces.iter().flat_map(|interface| &interface.counters).filter(|of| of.rule == rule.name)
 }
 
-/// Describes why a rule dropped, and how much in its limits' own unit: `: 1,285 over the limit (96,000 bytes), 270 by
-/// the guard`.
+/// Describes the reasons of a rule's drops, with amounts in the unit of its limits:
+/// `: 1,285 over the limit (96,000 bytes), 270 by the guard`.
 fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
     let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
     for of in counters(snapshot, rule).filter(|of| of.verdict == Outcome::Drop && of.packets != 0) {

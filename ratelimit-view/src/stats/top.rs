@@ -30,7 +30,7 @@ pub(super) fn lines(top: &[TopSource], in_use: u64, width: usize, room: usize) -
     out
 }
 
-/// Formats the sources nearest to or over a limit, a line each, of any width.
+/// Formats the sources nearest to or over a limit, one line each, of any width.
 pub(in super::super) fn top(top: &[TopSource]) -> String {
     rows(top, usize::MAX).iter().map(|line| format!("{line}\n")).collect()
 }

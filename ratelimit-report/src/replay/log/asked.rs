@@ -52,7 +52,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Returns true if the request meets a condition. An unknown fact meets none, unless a part of the line is missing.
-    /// Otherwise a client could escape a condition by having that part cut off.
+    /// Otherwise a client could evade a condition by a line so long that this part is cut off.
     pub fn meets(&self, condition: &Condition) -> bool {
         if self.is_cut { condition.may_be_met_by(self.request()) } else { condition.is_met_by(self.request()) }
     }
