@@ -150,7 +150,7 @@ pub struct Snapshot {
     #[serde(default)]
     pub fleet: Fleet,
     /// Top talkers: sources that send most of what a rule counts. Left out where sources may not be named.
-    #[serde(rename = "dominant", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_talkers: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,13 +361,13 @@ pub struct Sources {
     #[serde(default)]
     pub insertions: u64,
     /// Overload state: whether more new sources arrive than can be tracked.
-    #[serde(rename = "pressure", default)]
+    #[serde(default)]
     pub overload: Overload,
     /// Sampling rate of new sources' packets, 1 in this number; 1 without overload.
     #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
     /// Number of periods of 134 ms that began under overload, summed over the CPUs.
-    #[serde(rename = "pressed_periods", default)]
+    #[serde(default)]
     pub overloaded_periods: u64,
     /// Packets refused by their source's window because the drop cache was full. This costs time and is not a fault.
     #[serde(default)]

@@ -63,7 +63,7 @@ fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
 
 /// Returns the ban setting that a key requires. Keys about bans are errors without one.
 fn with_bans(key: &str) -> &'static str {
-    if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) {
+    if ["forget_after", "block_prefix_after", "ban_unverified", "block_kill"].contains(&key) {
         "block_for = \"1m\"\n"
     } else {
         ""
