@@ -26,7 +26,8 @@ fn read(path: &Path) -> String {
 /// Returns the flags of a command and of all commands below it, each with the command's name.
 fn flags(command: &clap::Command, name: &str) -> Vec<String> {
     let mut names = vec![name.to_owned()];
-    names.extend(command.get_arguments().filter_map(|flag| Some(format!("{name} --{}", flag.get_long()?))));
+    let flag = |of: &clap::Arg| Some(format!("{name} --{}", of.get_long()?).trim_start().to_owned());
+    names.extend(command.get_arguments().filter_map(flag));
     names.extend(command.get_subcommands().flat_map(|of| flags(of, format!("{name} {}", of.get_name()).trim())));
     names
 }
