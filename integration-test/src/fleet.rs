@@ -395,7 +395,7 @@ impl Host {
 
     fn elsewhere(&self, address: &str, rule: &str) -> u64 {
         let check = self.check(address);
-        let of = |limit: &Value| limit["rule"] == rule && limit["budget"] == "proven";
+        let of = |limit: &Value| limit["rule"] == rule && limit["budget"] == "verified";
         let limit = check["limits"].as_array().and_then(|limits| limits.iter().find(|limit| of(limit)));
         limit.and_then(|limit| limit["used_elsewhere"].as_u64()).unwrap_or(0)
     }

@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use ratelimit_common::layout::VERSION;
 use ratelimit_kernel::{Contents, restore};
 
 use crate::lab::Lab;
+
+/// Layout before today's: the one that is taken over.
+pub const EARLIER: u32 = VERSION - 1;
 
 /// Placeholder for the laboratory's directory in a fixture's files.
 pub const PLACE: &str = "@DIRECTORY@";
@@ -55,21 +59,12 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Returns the fixture of this layout under [`configuration`].
-    ///
-    /// # Panics
-    /// Panics if there is none.
-    #[must_use]
-    pub fn of(layout: u32) -> Self {
-        Self::of_kind(layout, Kind::Plain)
-    }
-
     /// Returns the fixture of this layout and kind.
     ///
     /// # Panics
     /// Panics if there is none.
     #[must_use]
-    pub fn of_kind(layout: u32, kind: Kind) -> Self {
+    pub fn of(layout: u32, kind: Kind) -> Self {
         let dir = directory(layout);
         let read =
             |file: &str| fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file} of layout {layout}: {error}"));
@@ -98,18 +93,18 @@ impl Fixture {
     }
 }
 
-/// Restores the filter of a daemon with a running trial on `s0` and `s1`, and its record in the laboratory's state
+/// Restores the filter of an [`EARLIER`] daemon with a running trial on `s0` and `s1`, and its record in the laboratory's state
 /// directory. The trial ends after `left`, both by the clock of packets and by the wall clock.
 ///
 /// # Panics
 /// Panics if the layout has no such record.
-pub fn restore_trial(lab: &Lab, layout: u32, left: Duration) {
-    let path = directory(layout).join(RECORD);
+pub fn restore_trial(lab: &Lab, left: Duration) {
+    let path = directory(EARLIER).join(RECORD);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
     let text = text.replace(PLACE, &lab.directory().to_string_lossy());
     let mut record: serde_json::Value = serde_json::from_str(&text).expect("the record is JSON");
     let until: Timestamp = record["until"].as_str().and_then(|until| until.parse().ok()).expect("a trial has an end");
-    let mut fixture = Fixture::of_kind(layout, Kind::OnTrial);
+    let mut fixture = Fixture::of(EARLIER, Kind::OnTrial);
     // Packets meet the wall-clock time at which their daemon was started.
     let now = until - left;
     fixture.contents.now_ns = u64::try_from(now.as_nanosecond()).expect("it is later than 1970");

@@ -23,11 +23,10 @@ use ratelimit_crash::Point::{
     ApplyPrefixes, ApplyRows, ApplyTargets, BansRemoved, CacheRemoved, CarryApplied, CarryAttached, CarryDetached,
     Confined, ConfirmDone, ConfirmKept, ConfirmSettled, Detached, EndDatapath, EndHistory, EndLetGo, EndLinks, EndMaps,
     EndServed, EndTold, GrantApplied, GrantKept, HistoryBegun, HistoryCommitted, HistoryOpened, HistoryWritten, Lifted,
-    Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, MoveAdded, MoveCharged, MoveCleared,
-    MoveConverted, MoveCopied, MoveCounted, MoveDone, MoveEmptied, MoveGone, MoveLink, MoveMarked, MoveRead,
-    MoveRecopied, MoveShared, MoveSwapped, MoveUnmarked, MoveUnshared, Pinned, PinsLocked, PinsMade, ProgramLoaded,
-    Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced, RollBackDone, RollBackRecorded, Serving,
-    SocketBeside, SocketBound, StartApplied, Started, StoreRemoved, StoreRenamed, StoreSaved, StoreSynced,
+    Linked, LinksAside, LinksNamed, Listed, MapsMade, ModeApplied, ModeKept, MoveCleared, MoveConverted, MoveDone,
+    MoveGone, MoveLink, MoveMarked, MoveShared, MoveSwapped, MoveUnmarked, MoveUnshared, Pinned, PinsLocked, PinsMade,
+    ProgramLoaded, Ready, Recalled, ReloadCarried, ReloadRead, ReloadSettled, Replaced, RollBackDone, RollBackRecorded,
+    Serving, SocketBeside, SocketBound, StartApplied, Started, StoreRemoved, StoreRenamed, StoreSaved, StoreSynced,
     StoreWritten, TakenOver, TrialApplied, TrialRecorded, Unpinned, WindowsRemoved,
 };
 use ratelimit_crash::{Point, VARIABLE};
@@ -128,23 +127,18 @@ const CASES: &[(Act, &[Point])] = &[
     (Act::StopDetach, &[EndLetGo, EndServed]),
     (Act::Detach, &[EndTold, EndLetGo, EndLinks, EndMaps, EndDatapath, EndHistory, EndServed]),
     (
-        Act::Move(Moved::Copied),
+        Act::Move(Moved::Whole),
         &[
             MoveCleared,
             MoveShared,
             MapsMade,
             MoveConverted,
-            MoveCopied,
             TakenOver,
             ApplyConfig,
             ApplyActive,
             MoveMarked,
-            MoveRecopied,
             Replaced,
             MoveSwapped,
-            MoveCounted,
-            MoveAdded,
-            MoveEmptied,
             MoveUnshared,
             Pinned,
             MoveLink,
@@ -153,20 +147,14 @@ const CASES: &[(Act, &[Point])] = &[
             Adopted,
         ],
     ),
-    (
-        Act::Move(Moved::Shared),
-        &[MoveShared, MoveConverted, MoveMarked, Replaced, MoveSwapped, MoveEmptied, MoveUnshared, MoveLink, MoveDone],
-    ),
-    (Act::Move(Moved::Resumed), &[Replaced, MoveCharged, MoveAdded]),
-    (Act::Move(Moved::Widened), &[MoveRead, Linked, Pinned, Replaced]),
+    (Act::Move(Moved::Resumed), &[Replaced, MoveSwapped]),
+    (Act::Move(Moved::Widened), &[Linked, Pinned, Replaced]),
     (Act::Move(Moved::Narrowed), &[MoveGone]),
-    (Act::Move(Moved::OnTrial), &[MoveCopied, ApplyActive, Replaced, MoveUnmarked]),
-    (Act::Move(Moved::SharedOnTrial), &[ApplyActive, Replaced]),
+    (Act::Move(Moved::OnTrial), &[ApplyActive, Replaced, MoveUnmarked]),
 ];
 
 /// Cases of a point that was passed once before. The second pass is for the second interface.
-const SECOND: &[(Act, &[Point])] =
-    &[(Act::Move(Moved::Copied), &[Replaced, MoveLink]), (Act::Move(Moved::Shared), &[Replaced, MoveLink])];
+const SECOND: &[(Act, &[Point])] = &[(Act::Move(Moved::Whole), &[Replaced, MoveLink])];
 
 /// Points of another test, with two hosts.
 const OF_FLEET: [Point; 3] = [Point::FleetJoined, Point::FleetSpread, Point::FleetHeard];

@@ -46,7 +46,7 @@ fn logged(lab: &Lab) -> usize {
 fn verified(lab: &Lab) -> u64 {
     let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap();
     let limits = check["limits"].as_array().unwrap();
-    limits.iter().find(|limit| limit["budget"] == "proven").map_or(0, |limit| number(limit, "/used"))
+    limits.iter().find(|limit| limit["budget"] == "verified").map_or(0, |limit| number(limit, "/used"))
 }
 
 fn banned(lab: &Lab) -> u64 {

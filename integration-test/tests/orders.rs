@@ -87,7 +87,7 @@ fn write(lab: &Lab, rule: &str) {
 #[test]
 fn an_unblocked_source_passes_at_once_with_its_whole_limit() {
     needs_root!();
-    for bans in ["", "\nblock_for = \"1h\"\nban_unproven = true"] {
+    for bans in ["", "\nblock_for = \"1h\"\nban_unverified = true"] {
         let lab = Lab::new();
         let _web = lab.web();
         let _daemon = run(&lab, &format!("limits = [\"2/1h connections\"]{bans}"));

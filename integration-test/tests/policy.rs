@@ -342,7 +342,7 @@ fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families(
     // A SYN is no request.
     let site = site.replace("[[rule]]", "[[rule]]\ncount = \"connections\"");
     // These packets belong to no connection.
-    let site = site.replace("\nblock_for", "\nban_unproven = true\nblock_for");
+    let site = site.replace("\nblock_for", "\nban_unverified = true\nblock_for");
     let path = lab.directory().join("site.toml");
     fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{site}", lab.socket().display())).unwrap();
     fs::copy(examples.join("deny.txt"), lab.directory().join("deny.txt")).unwrap();

@@ -318,7 +318,8 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_few_sour
             sender.send(&forged).unwrap();
         }
         let stats = lab.stats();
-        (is_overloaded, insertions) = (stats["sources"]["pressed_periods"] != 0, number(&stats, "/sources/insertions"));
+        (is_overloaded, insertions) =
+            (stats["sources"]["overloaded_periods"] != 0, number(&stats, "/sources/insertions"));
     }
     assert!(is_overloaded, "{sent} flows of their own are no overload");
     // The guard counts one in 256 of them by chance: all or none of those within a tick of the clock.

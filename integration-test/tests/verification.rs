@@ -64,7 +64,7 @@ fn used(lab: &Lab) -> (u64, u64) {
         let limits = check["limits"].as_array().unwrap();
         limits.iter().find(|limit| limit["budget"] == budget).map_or(0, |limit| number(limit, "/used"))
     };
-    (of("unproven"), of("proven"))
+    (of("unverified"), of("verified"))
 }
 
 fn banned(lab: &Lab) -> u64 {
@@ -161,7 +161,7 @@ fn forged_traffic_never_bans_in_any_unit_unless_the_rule_says_so() {
     let lab = Lab::new();
     let _web = web(&lab);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
-    let _daemon = start(&lab, "limits = [\"8/1h connections\"]\nban_unproven = true");
+    let _daemon = start(&lab, "limits = [\"8/1h connections\"]\nban_unverified = true");
     flood(&lab, &sender, 100);
     assert_eq!(banned(&lab), 1);
 }

@@ -1,11 +1,9 @@
 //! Crash points with the feature `armed`: the file that arms a point, and the kill of the process at the point.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,49 +19,22 @@ static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os(VARIA
 /// Returns the name that the arming file gets when its point kills the process.
 #[must_use]
 pub fn reached(file: &Path) -> PathBuf {
-    beside(file, ".reached")
+    let mut name = file.as_os_str().to_owned();
+    name.push(".reached");
+    name.into()
 }
 
-/// Returns the points passed while one was armed, with their times since 1970. The last one is the point that killed.
-#[must_use]
-pub fn passed(file: &Path) -> Vec<(String, Duration)> {
-    let text = fs::read_to_string(beside(file, ".passed")).unwrap_or_default();
-    let of_line = |line: &str| {
-        let (name, micros) = line.split_once(' ')?;
-        Some((name.to_owned(), Duration::from_micros(micros.parse().ok()?)))
-    };
-    text.lines().filter_map(of_line).collect()
-}
-
-/// Arms a point that kills after `passes` passes, and removes the record of an earlier point.
+/// Arms a point that kills after `passes` passes, and forgets that an earlier point was reached.
 ///
 /// # Errors
 /// Fails if the file cannot be written.
 pub fn arm(file: &Path, point: Point, passes: u32) -> std::io::Result<()> {
-    for of_before in [reached(file), beside(file, ".passed")] {
-        let _there_may_be_none = fs::remove_file(of_before);
-    }
+    let _there_may_be_none = fs::remove_file(reached(file));
     fs::write(file, format!("{} {passes}", point.name()))
-}
-
-fn beside(file: &Path, ending: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
-}
-
-fn note(file: &Path, point: Point) {
-    let Ok(mut passed) = OpenOptions::new().append(true).create(true).open(beside(file, ".passed")) else { return };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // On failure the test misses the line and reports it.
-    let _is_missed_by_a_test = passed.write_all(format!("{} {}\n", point.name(), now.as_micros()).as_bytes());
 }
 
 pub(crate) fn reach(point: Point) {
     let Some(file) = FILE.as_ref() else { return };
-    if file.exists() {
-        note(file, point);
-    }
     if is_due(file, point) {
         // A signal to the own process is handled before kill(2) returns, by this thread or another.
         while kill(Pid::this(), Signal::SIGKILL).is_ok() {
@@ -111,22 +82,6 @@ mod tests {
             fs::write(&file, broken).unwrap();
             assert!(!is_due(&file, Point::Ready), "{broken:?}");
         }
-    }
-
-    #[test]
-    fn passed_points_are_written_in_order_and_cleared_by_the_next_arming() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("point");
-        assert_eq!(passed(&file), []);
-        arm(&file, Point::Ready, 0).unwrap();
-        note(&file, Point::Serving);
-        note(&file, Point::Ready);
-        assert!(is_due(&file, Point::Ready));
-        let [(first, began), (second, ended)] = &passed(&file)[..] else { panic!("{:?}", passed(&file)) };
-        assert_eq!([first, second], [Point::Serving.name(), Point::Ready.name()]);
-        assert!(began <= ended);
-        arm(&file, Point::Serving, 1).unwrap();
-        assert_eq!((passed(&file), reached(&file).exists()), (Vec::new(), false));
     }
 
     #[test]

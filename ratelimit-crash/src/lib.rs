@@ -11,7 +11,7 @@
 mod armed;
 
 #[cfg(feature = "armed")]
-pub use armed::{VARIABLE, arm, passed, reached};
+pub use armed::{VARIABLE, arm, reached};
 
 macro_rules! points {
     ($($point:ident $name:literal $step:literal)*) => {
@@ -55,26 +55,19 @@ points! {
     MapsMade "load.maps" "The maps are made, or opened, and pinned."
     ProgramLoaded "load.program" "The program is verified."
     MoveConverted "move.converted" "An earlier layout's configurations are in this version's maps."
-    MoveCopied "move.copied" "Its windows and counters are too."
     LinksAside "take-over.aside" "Pins of renamed interfaces have names that are in nobody's way."
     LinksNamed "take-over.named" "They have their interfaces' names."
     MoveGone "move.gone" "An earlier layout's link is removed, as its interface is gone."
     TakenOver "load.taken-over" "The time base, the rows and the links of earlier runs are read."
     Recalled "start.recalled" "What commands entered in earlier runs is read."
     StartApplied "start.applied" "The policy is in maps that no link reads."
-    MoveRead "move.read" "What has changed since is copied, before an interface that is attached anew has packets read it."
     Listed "attach.listed" "The interface has its row of counters."
     Linked "attach.linked" "The program is attached, its link held by this process alone."
     Pinned "attach.pinned" "The link is pinned."
     Replaced "adopt.replaced" "A pinned link has this process's program."
     MoveMarked "move.marked" "A pin tells the next start which program is this version's."
-    MoveRecopied "move.recopied" "What has changed since it was copied is copied once more."
     MoveSwapped "move.swapped" "Every link of an earlier layout has this version's program; no packet is in the other."
-    MoveCounted "move.counted" "What the earlier program has counted since is added."
-    MoveCharged "move.charged" "A window is charged with what it has admitted since."
-    MoveAdded "move.added" "Every window is."
-    MoveEmptied "move.emptied" "Pins of what was copied are removed."
-    MoveUnshared "move.unshared" "So are those of all earlier maps."
+    MoveUnshared "move.unshared" "Pins of all earlier maps are removed."
     MoveLink "move.link" "A link has its pin among this version's alone."
     MoveUnmarked "move.unmarked" "The program has no pin any more."
     MoveDone "move.done" "The earlier directory is gone."

@@ -13,7 +13,6 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::config::file::read_list;
 use ratelimit_policy::config::listing::{Places, WrittenAt, places, places_of};
 use ratelimit_policy::desired::{DesiredState, Grant};
-use ratelimit_policy::plan::restart_needed;
 use ratelimit_report::snapshot::{Clocks, Listed};
 
 /// State that the datapath is to enforce.
@@ -35,7 +34,7 @@ impl Enforced {
 
     /// Fails if a configuration has changes that need a restart.
     pub(super) fn can_follow(&self, config: &Config, path: &str) -> Result<(), Problem> {
-        let fixed = restart_needed(&self.config, config);
+        let fixed = self.config.restart_needed(config);
         if fixed.is_empty() {
             return Ok(());
         }

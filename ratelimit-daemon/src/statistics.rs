@@ -16,8 +16,8 @@ use super::trial::Running;
 use ratelimit_control::proto::{Problem, Stats};
 use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_report::snapshot::{
-    Census, DaemonState, Members, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TOP_MAX, TopGroup,
-    TopSource, Traffic, Volume,
+    Census, Members, Parts, Sample, Samples, Snapshot, StaleList, TOP_DEFAULT, TOP_MAX, TopGroup, TopSource, Traffic,
+    Volume,
 };
 
 /// Cached readings and snapshot, for rates and for repeated requests.
@@ -120,15 +120,17 @@ impl<D: Datapath> Engine<D> {
             version: env!("CARGO_PKG_VERSION"),
             config: self.trials.last_reload.clone(),
         });
-        let left = |pending: &Running| pending.until.0.saturating_sub(reading.now.0);
-        Ok(snapshot.with_daemon_state(DaemonState {
-            away: self.interface_problems(&reading),
-            banned: by_rule(&bans, policy.rules.len()),
+        let left = |trial: &Running| Duration::from_nanos(trial.until.0.saturating_sub(reading.now.0)).as_secs_f64();
+        let snapshot = snapshot.with_problems_and_bans(
+            &self.interface_problems(&reading),
+            &by_rule(&bans, policy.rules.len()),
+            &self.watched.would_bans.counts(policy, reading.now),
+        );
+        Ok(Snapshot {
             hold: self.overrides.hold.as_ref().map(Hold::report),
             fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
-            confirm_within_ns: self.trials.pending.as_ref().map(left),
+            confirm_within_seconds: self.trials.pending.as_ref().map(left),
             top_talkers: self.watched.talkers.top_talkers().to_vec(),
-            would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
             connections: self.closer.total(),
             history: self.journal.past.health(),
             fleet: self.fleet_seen(reading.now, moment),
@@ -136,9 +138,10 @@ impl<D: Datapath> Engine<D> {
             list_entries_passed_over: self.watched.lists.passed_over(),
             unkept: self.unkept_words(),
             groups,
-            access_logs: self.access_logs.reports(&self.enforced.desired.policy, moment.uptime),
+            access_logs: self.access_logs.reports(policy, moment.uptime),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
-        }))
+            ..snapshot
+        })
     }
 }
 

@@ -14,7 +14,6 @@ mod mask;
 mod reach;
 mod read;
 mod report;
-mod secrets;
 mod servers;
 mod words;
 
@@ -22,7 +21,6 @@ pub use bundle::{Bundle, BundleError, Entry};
 pub use checks::examine;
 pub use distribution::Distribution;
 pub use finding::{Finding, Report, SCHEMA, State};
-pub use mask::Masks;
 pub use reach::out_of_reach;
 pub use read::{Asked, absent, available_memory, read};
 pub use report::{Addresses, collect};

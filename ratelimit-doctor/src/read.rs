@@ -30,7 +30,7 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
 /// Name of the systemd service.
-pub(crate) const SERVICE: &str = "ratelimitd.service";
+const SERVICE: &str = "ratelimitd.service";
 /// Directories of systemd units, the administrator's first.
 const UNITS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
@@ -327,7 +327,7 @@ fn unit_text(path: &Path) -> Option<String> {
 }
 
 /// Returns the output of a program, or an error if it is missing or fails.
-pub(crate) fn output(program: &str, args: &[&str]) -> Known<String> {
+fn output(program: &str, args: &[&str]) -> Known<String> {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {}", words(&error)))?;
     if !output.status.success() {

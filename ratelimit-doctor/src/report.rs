@@ -1,6 +1,7 @@
-//! The bug report: findings, configuration, statistics, events, log, versions and pins, as texts. Addresses are masked
-//! and secrets removed in each text before it is added.
+//! The bug report: findings, configuration, statistics, events, versions and pins, as texts. Only fields on the lists
+//! below are added, so that neither secrets nor free text get in. Addresses in them are masked.
 
+use std::env::consts::ARCH;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,40 +9,47 @@ use std::path::Path;
 
 use ratelimit_control::proto::{EventsOf, Stats};
 use ratelimit_kernel::pins;
-use ratelimit_policy::config::file;
 use ratelimit_report::snapshot::ListFilter;
+use ratelimit_view::describe::ConfigJson;
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::bundle::Bundle;
-use crate::facts::{ConfigFile, Daemon, Facts, Program};
-use crate::finding::Report;
+use crate::facts::{ConfigFile, Daemon, Facts, Machine, Program};
+use crate::finding::{Report, State};
 use crate::mask::Masks;
-use crate::read::{SERVICE, client, output};
-use crate::secrets::{Secrets, Whose};
+use crate::read::client;
 use crate::words;
 
-/// Number of log lines in the report.
-const LOG_LINES: &str = "1000";
 /// Maximum depth of directories in the listing of pins.
 const DEPTH_MAX: usize = 4;
+
+/// Fields of an event. Left out are the user and the description.
+const OF_EVENTS: &str = "time kind source rule limit reason used until";
+/// Fields of `list`. Left out are users, owners, reasons and files.
+const OF_LIST: &str = "\
+schema time entries omitted would_ban prefix state until by rule step since decides list line of count";
+/// Fields of the configuration. Left out are notes, files, and where and as whom the fleet's store is reached.
+const OF_CONFIGURATION: &str = "\
+schema interfaces hook xdp_mode on_exit max_sources listen ipv4_prefix ipv6_prefix allow deny lists list prefixes rules
+memory_bytes safety exempt_ssh_peer exempt_gateway exempt_resolvers breaker_percent breaker_after_seconds
+without_daemon_seconds history enabled keep_seconds max_bytes mask_ipv4 mask_ipv6 fleet interval_seconds hosts bans
+floor_percent name mode refuse refuse_with guard from to ports limits shadow_limits candidates block_for_seconds
+forget_after_seconds block_prefix_after ban_unverified block_kill under_attack_ok new_sources quic_ports unparsable
+until words burst sum bound bound_alone step";
 
 const ABOUT: &str = "\
 What `ratelimitd bug-report` found. Nothing was changed to find it.
 
-Masked: IPv4 and IPv6 addresses and prefixes, in any usual spelling, as <ipv4:...> and <ipv6:...>; hardware addresses;
-this host's name; the names of hosts in URLs. An address has the same mask in all of these files, and another mask in
-another report. Loopback and unspecified addresses stay.
-Removed: the contents of secret files, values next to words such as password, secret and token, everything before the @
-of a URL and after its host, tokens with a known beginning, passwords on command lines, private keys. In reasons and
-comments that users wrote, everything after such a word.
-Not masked: names of interfaces, rules, users and files, what else users wrote into reasons and comments, other hosts'
-names outside of URLs, addresses that are written as one decimal number.
+It has the findings of `doctor`, the parsed configuration, statistics without sources, events, entries, versions and
+pins: only fields that ratelimitd itself wrote. The log, the texts of files, users, reasons and notes are not in it. If
+the log helps, read it and attach it yourself: journalctl -u ratelimitd -n 1000
 ";
-const ABOUT_ADDRESSES: &str = "\
-What `ratelimitd bug-report --with-addresses` found. Nothing was changed to find it. Addresses and names are as they are.
-Removed: the contents of secret files, values next to words such as password, secret and token, everything before the @
-of a URL and after its host, tokens with a known beginning, passwords on command lines, private keys. In reasons and
-comments that users wrote, everything after such a word.
+const ABOUT_MASKS: &str = "\
+Addresses and prefixes are masked as <ipv4:1> and <ipv6:2>. An address has the same number in all of these files.
+Loopback and unspecified addresses stay. Names of interfaces, rules, lists and files stay.
 ";
+const ABOUT_ADDRESSES: &str = "Addresses are as they are (--with-addresses).\n";
 
 /// Treatment of addresses in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,37 +60,45 @@ pub enum Addresses {
     Kept,
 }
 
-/// Bundle that removes secrets and masks addresses when a text is added.
+/// Bundle that masks addresses when a text is added.
 struct Collected {
     bundle: Bundle,
     masks: Masks,
-    secrets: Secrets,
 }
 
 impl Collected {
     fn add(&mut self, name: &str, text: &str) {
-        let text = if name.ends_with(".json") || name.ends_with(".jsonl") {
-            self.secrets.hide_json(text, |text| self.masks.mask(text))
-        } else {
-            let whose = if name.ends_with(".toml") { Whose::Configuration } else { Whose::Ours };
-            self.masks.mask(&self.secrets.hide(text, whose))
-        };
+        let text = self.masks.mask(text);
         self.bundle.add(name, text);
     }
 
-    /// Adds a text, or the reason why it is missing.
-    fn add_known(&mut self, name: &str, text: &Result<String, String>) {
-        match text {
-            Ok(text) => self.add(name, text),
-            Err(why) => self.add(name, &format!("not available: {why}\n")),
+    fn add_json(&mut self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+        self.add(name, &(serde_json::to_string_pretty(value)? + "\n"));
+        Ok(())
+    }
+}
+
+/// Returns a value with only these fields of its objects, at any depth.
+fn only(fields: &str, value: impl Serialize) -> serde_json::Result<Value> {
+    fn keep(fields: &str, value: &mut Value) {
+        match value {
+            Value::Object(of) => {
+                of.retain(|name, _| fields.split_whitespace().any(|field| field == name));
+                of.values_mut().for_each(|value| keep(fields, value));
+            }
+            Value::Array(of) => of.iter_mut().for_each(|value| keep(fields, value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
+    let mut value = serde_json::to_value(value)?;
+    keep(fields, &mut value);
+    Ok(value)
 }
 
 /// Collects the report. `version` is the output of `version --json`.
 ///
 /// # Errors
-/// Fails if the system provides no random bytes for the masks, or if a fact cannot be serialised.
+/// Fails if a fact cannot be serialised.
 pub async fn collect(
     facts: &Facts,
     findings: &Report,
@@ -90,80 +106,60 @@ pub async fn collect(
     version: &str,
     addresses: Addresses,
 ) -> anyhow::Result<Bundle> {
-    let masks = match addresses {
-        Addresses::Masked => {
-            Masks::new(host_name().as_deref()).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?
-        }
-        Addresses::Kept => Masks::none(),
+    let (masks, about) = match addresses {
+        Addresses::Masked => (Masks::new(), ABOUT_MASKS),
+        Addresses::Kept => (Masks::none(), ABOUT_ADDRESSES),
     };
-    let mut to = Collected { bundle: Bundle::default(), masks, secrets: secrets(facts) };
-    let about = match addresses {
-        Addresses::Masked => ABOUT,
-        Addresses::Kept => ABOUT_ADDRESSES,
-    };
-    // This text has no address, and names words beside which values would be hidden.
-    to.bundle.add("README.txt", about);
-    to.add("doctor.txt", &words(findings));
-    to.add("doctor.json", &(serde_json::to_string_pretty(findings)? + "\n"));
+    let mut to = Collected { bundle: Bundle::default(), masks };
+    to.add("README.txt", &format!("{ABOUT}{about}"));
+    let findings = without_quotes(findings);
+    to.add("doctor.txt", &words(&findings));
+    to.add_json("doctor.json", &findings)?;
     to.add("version.json", version);
-    to.add("system.txt", &system());
-    configuration(&mut to, &facts.file);
+    to.add("system.txt", &system(facts));
+    configuration(&mut to, &facts.file)?;
     daemon(&mut to, facts, socket).await?;
-    to.add_known(
-        "log.txt",
-        &output("journalctl", &["-u", SERVICE, "-n", LOG_LINES, "--no-hostname", "--no-pager", "-o", "short-iso"]),
-    );
     to.add("pins.txt", &listing());
-    unit(&mut to, facts);
+    let unit: String = facts.unit.shown.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    to.add("unit.txt", if unit.is_empty() { "systemd does not run here\n" } else { &unit });
     if let Program::Refused { log: Some(log), .. } = &facts.kernel.program {
         to.add("verifier.log", log);
     }
     Ok(to.bundle)
 }
 
-fn host_name() -> Option<String> {
-    Some(nix::sys::utsname::uname().ok()?.nodename().to_str()?.to_owned())
-}
-
-/// Returns the contents of the secret files that the configuration names, and of the web token in the state directory.
-fn secrets(facts: &Facts) -> Secrets {
-    let fleet = facts.file.config().and_then(|config| config.fleet.as_ref());
-    let of_fleet =
-        fleet.into_iter().flat_map(|of| [&of.secret_file, &of.store.password_file, &of.store.key_file]).flatten();
-    let tls = facts.file.config().and_then(|config| config.tls.as_ref()).map(|tls| &tls.key);
-    let token = facts.state_dir.path.join("web-token.json");
-    let paths: Vec<&Path> = of_fleet.chain(tls).chain([&token]).map(std::path::PathBuf::as_path).collect();
-    Secrets::of(&paths)
-}
-
-fn system() -> String {
-    let mut out = String::new();
-    for path in ["/proc/version", "/proc/cmdline", "/etc/os-release", "/proc/loadavg", "/proc/meminfo"] {
-        let text = fs::read_to_string(path).unwrap_or_else(|error| format!("not available: {error}\n"));
-        // Writing to a String cannot fail.
-        let _infallible = writeln!(out, "== {path}\n{}", text.trim_end());
-    }
-    out
-}
-
-fn configuration(to: &mut Collected, file: &ConfigFile) {
-    let path = match file {
-        ConfigFile::Missing(path) => {
-            to.add("config/ratelimitd.toml", &format!("not available: there is no {}\n", path.display()));
-            return;
+/// Returns the findings without what a refused configuration file says, which the error quotes.
+fn without_quotes(findings: &Report) -> Report {
+    let mut findings = findings.clone();
+    for of in &mut findings.checks {
+        if of.id == "configuration.file" && of.state == State::Problem {
+            "the file is refused".clone_into(&mut of.seen);
         }
-        ConfigFile::Unreadable(path, _) | ConfigFile::Bad(path, _) | ConfigFile::Good(path, ..) => path,
-    };
-    to.add_known("config/ratelimitd.toml", &file::read_text(path).map_err(|error| error.problem));
-    if let Some(config) = file.config() {
-        let line = |list: &ratelimit_policy::config::lists::ListFile| {
-            let bytes =
-                fs::metadata(&list.path).map_or_else(|error| error.to_string(), |of| format!("{} bytes", of.len()));
-            format!("{} ({}): {} prefixes, {bytes}\n", list.path.display(), list.named_by, list.prefixes.len())
-        };
-        let lists: String = config.list_files.iter().map(line).collect();
-        to.add("config/lists.txt", if lists.is_empty() { "no list files\n" } else { &lists });
     }
+    findings
+}
+
+fn system(facts: &Facts) -> String {
+    let (kernel, Machine { possible_cpus, online_cpus, available, page_bytes, has_tcx }) =
+        (&facts.kernel, &facts.machine);
+    format!(
+        "kernel: {} on {ARCH}\ndistribution: {} {}\nprocessors: {online_cpus:?} of {possible_cpus:?}\navailable \
+         bytes: {available:?}\nbytes of a page: {page_bytes}\nTCX: {has_tcx}\n",
+        kernel.release, kernel.distribution.id, kernel.distribution.version
+    )
+}
+
+fn configuration(to: &mut Collected, file: &ConfigFile) -> anyhow::Result<()> {
+    let why = match file {
+        ConfigFile::Good(_, config, _) => {
+            return to.add_json("config.json", &only(OF_CONFIGURATION, ConfigJson::new(config, Vec::new()))?);
+        }
+        ConfigFile::Missing(path) => format!("there is no {}", path.display()),
+        ConfigFile::Unreadable(path, why) => format!("{}: {why}", path.display()),
+        ConfigFile::Bad(path, _) => format!("{} is refused; attach it yourself", path.display()),
+    };
+    to.add("config.txt", &format!("not available: {why}\n"));
+    Ok(())
 }
 
 async fn daemon(to: &mut Collected, facts: &Facts, socket: &Path) -> anyhow::Result<()> {
@@ -175,21 +171,24 @@ async fn daemon(to: &mut Collected, facts: &Facts, socket: &Path) -> anyhow::Res
         to.add("daemon.txt", &format!("statistics, events and lists are not available: {why}\n"));
         return Ok(());
     };
-    to.add("stats.json", &(serde_json::to_string_pretty(snapshot)? + "\n"));
-    to.add("stats.txt", &ratelimit_view::stats(snapshot, ratelimit_view::Page::ENDLESS));
+    let snapshot = snapshot.as_ref().clone().without_sources();
+    to.add_json("stats.json", &snapshot)?;
+    to.add("stats.txt", &ratelimit_view::stats(&snapshot, ratelimit_view::Page::ENDLESS));
     let client = client(socket);
-    let nothing = EventsOf { source: None, rule: None, kind: None, since: None, most: None, follow: None };
-    let events = client.events(&nothing).await.map_err(|error| error.to_string());
-    let lines = events.and_then(|report| {
-        let line = |event| serde_json::to_string(event).map(|line| line + "\n").map_err(|error| error.to_string());
-        report.events.iter().map(line).collect::<Result<String, String>>()
-    });
-    to.add_known("events.jsonl", &lines);
-    let all = ListFilter { rule: None, reason: None, prefix: None, most: None };
-    let list = client.call(&all).await.map_err(|error| error.to_string());
-    let list = list.and_then(|list| serde_json::to_string_pretty(&list).map_err(|error| error.to_string()));
-    to.add_known("list.json", &list.map(|text| text + "\n"));
-    Ok(())
+    match client.events(&EventsOf::default()).await {
+        Ok(report) => {
+            let line = |event| Ok(only(OF_EVENTS, event)?.to_string() + "\n");
+            to.add("events.jsonl", &report.events.iter().map(line).collect::<serde_json::Result<String>>()?);
+        }
+        Err(error) => to.add("events.txt", &format!("not available: {error}\n")),
+    }
+    match client.call(&ListFilter::default()).await {
+        Ok(list) => to.add_json("list.json", &only(OF_LIST, list)?),
+        Err(error) => {
+            to.add("list.txt", &format!("not available: {error}\n"));
+            Ok(())
+        }
+    }
 }
 
 fn listing() -> String {
@@ -209,13 +208,23 @@ fn list(path: &Path, depth: usize, out: &mut String) {
     }
 }
 
-fn unit(to: &mut Collected, facts: &Facts) {
-    let mut out = String::new();
-    for (path, text) in facts.unit.file.iter().chain(&facts.unit.drop_ins) {
-        let _infallible = writeln!(out, "== {}\n{}", path.display(), text.trim_end());
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_listed_fields_are_left_at_any_depth() {
+        let list = json!({
+            "schema": 1, "entries": [
+                { "prefix": "192.0.2.7/32", "state": "denied", "user": "alice", "reason": "token hunter2" },
+                { "prefix": "192.0.2.8/32", "overridden_by": { "prefix": "192.0.2.0/24" } },
+            ],
+        });
+        let left = json!({
+            "schema": 1, "entries": [{ "prefix": "192.0.2.7/32", "state": "denied" }, { "prefix": "192.0.2.8/32" }],
+        });
+        assert_eq!(only(OF_LIST, list).unwrap(), left);
     }
-    for (name, value) in &facts.unit.shown {
-        let _infallible = writeln!(out, "{name}={value}");
-    }
-    to.add("unit.txt", if out.is_empty() { "no unit is installed, or systemd does not run here\n" } else { &out });
 }

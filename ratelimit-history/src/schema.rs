@@ -10,10 +10,13 @@ use jiff::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-/// Migrations, each from the previous version to the next. New ones are only appended.
-const MIGRATIONS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
+/// First schema version that is released.
+const FIRST: i64 = 3;
+/// Migrations, each from the previous version to the next. The first one makes the tables of version [`FIRST`]. New ones
+/// are only appended.
+const MIGRATIONS: &[&str] = &[include_str!("schema/3.sql")];
 /// Schema version that this program writes.
-pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
+pub(crate) const VERSION: i64 = FIRST - 1 + MIGRATIONS.len() as i64;
 
 /// Tables that a migrated database must have.
 const TABLES: [&str; 4] = ["episodes", "acts", "totals", "losses"];
@@ -88,8 +91,8 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Fault> {
     // This leaves a newer program's file unchanged on close.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version = version(&connection)?;
-    if !(0..VERSION + 1_000).contains(&version) {
-        return Err(Fault::Corrupt(format!("no program wrote version {version}")));
+    if version != 0 && !(FIRST..VERSION + 1_000).contains(&version) {
+        return Err(Fault::Corrupt(format!("no released program wrote version {version}")));
     }
     if version > VERSION {
         return Err(Fault::Newer(version));
@@ -124,7 +127,7 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     // Another daemon may migrate at the same time.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let from = version(&transaction)?;
-    for (version, migration) in (1..).zip(MIGRATIONS).skip_while(|(version, _)| *version <= from) {
+    for (version, migration) in (FIRST..).zip(MIGRATIONS).skip_while(|(version, _)| *version <= from) {
         transaction.execute_batch(migration).map_err(of_tables)?;
         transaction.pragma_update(None, "user_version", version)?;
     }

@@ -27,7 +27,7 @@ pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
 const LINK_PREFIX: &str = "link-";
 
 /// Earliest layout version that this version takes over.
-pub(crate) const EARLIEST: u32 = 7;
+pub(crate) const EARLIEST: u32 = 12;
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
@@ -132,14 +132,12 @@ impl Pins {
         left_over::starting_with(&self.dir, prefix)
     }
 
-    /// Removes an earlier layout's maps, but no links. Begins with `first`, without which no state is carried over.
+    /// Removes an earlier layout's maps, but no links.
     ///
     /// # Errors
     /// Fails if a file cannot be removed.
-    pub(crate) fn remove_earlier_maps(&self, first: &[&str]) -> Result<(), PinsError> {
+    pub(crate) fn remove_earlier_maps(&self) -> Result<(), PinsError> {
         let Some(earlier) = &self.earlier else { return Ok(()) };
-        first.iter().try_for_each(|name| remove(&earlier.dir.join(name)))?;
-        reach(Point::MoveEmptied);
         let links: Vec<PathBuf> = earlier.links().into_iter().map(|(_, path)| path).collect();
         entries(&earlier.dir)?.iter().filter(|path| !links.contains(path)).try_for_each(|path| remove(path))?;
         reach(Point::MoveUnshared);

@@ -35,7 +35,7 @@ pub use bans::Bans;
 pub use condition::{
     Condition, LoggedRequest, METHOD_BYTES_MAX, PATH_BYTES_MAX, PathPattern, STATUS_MAX, STATUS_MIN, Statuses,
 };
-pub use fixed::{Fixed, HookChoice, OnExit, TlsFiles, XdpModeChoice};
+pub use fixed::{HookChoice, OnExit, TlsFiles, XdpModeChoice};
 pub use guard::Guard;
 pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};

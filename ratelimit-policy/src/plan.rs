@@ -4,9 +4,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::Parts;
 
-use crate::desired::{
-    Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, Shared, TlsFiles, date, unit_label,
-};
+use crate::desired::{Access, Bans, DesiredState, Grant, Limit, Policy, Rule, Shared, date, unit_label};
 
 /// Maximum number of prefixes that are listed one by one. Larger numbers are only counted.
 const PREFIXES_NAMED_MAX: usize = 16;
@@ -46,28 +44,6 @@ pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
     interfaces.sort_unstable();
     interfaces.dedup();
     DesiredState { interfaces, policy: plan.policy.clone().unwrap_or_else(|| current.policy.clone()) }
-}
-
-/// Returns the changed settings that a running daemon cannot apply, in the order of the file.
-pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Vec<&'static str> {
-    let (running, wanted) = (running.into(), wanted.into());
-    let cert = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.cert.clone());
-    let key = |of: &Option<TlsFiles>| of.as_ref().map(|of| of.key.clone());
-    [
-        ("hook", running.hook != wanted.hook),
-        ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
-        ("on_exit", running.on_exit != wanted.on_exit),
-        ("max_sources", running.max_sources != wanted.max_sources),
-        ("socket", running.socket != wanted.socket),
-        ("listen", running.listen != wanted.listen),
-        ("tls_cert_file", cert(&running.tls) != cert(&wanted.tls)),
-        ("tls_key_file", key(&running.tls) != key(&wanted.tls)),
-        ("insecure_web", running.insecure_web != wanted.insecure_web),
-        ("ipv6_prefix from up to /64 to a longer one or back", running.ipv6_family != wanted.ipv6_family),
-    ]
-    .into_iter()
-    .filter_map(|(key, is_changed)| is_changed.then_some(key))
-    .collect()
 }
 
 /// Describes the difference, one line each: `limit of rule default: 1000/5m -> 2000/5m requests`.
@@ -302,46 +278,6 @@ mod tests {
         ] {
             assert_eq!(changes(old, new), line.as_slice());
         }
-    }
-
-    #[test]
-    fn changes_that_need_a_restart_are_named() {
-        let old = settings(&["eth0"], "1000/5m");
-        let new = with(
-            &["eth1"],
-            "2000/5m",
-            &[
-                ("--hook", "tcx"),
-                ("--xdp-mode", "native"),
-                ("--on-exit", "keep"),
-                ("--max-sources", "1000"),
-                ("--socket", "s.sock"),
-                ("--listen", "127.0.0.1:9464"),
-                ("--tls-cert-file", "tls.pem"),
-                ("--tls-key-file", "tls.key"),
-                ("--insecure-web", "true"),
-            ],
-        );
-        let config = |settings: &Settings| settings.config().expect("well-formed");
-        let keys = [
-            "hook",
-            "xdp_mode",
-            "on_exit",
-            "max_sources",
-            "socket",
-            "listen",
-            "tls_cert_file",
-            "tls_key_file",
-            "insecure_web",
-        ];
-        assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
-        assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
-        assert!(restart_needed(&config(&old), &config(&settings(&["eth0"], "1000/5m,5/s"))).is_empty());
-        let prefix = |length: &str| config(&with(&["eth0"], "1000/5m", &[("--ipv6-prefix", length)]));
-        assert!(restart_needed(&prefix("64"), &prefix("48")).is_empty());
-        let across = ["ipv6_prefix from up to /64 to a longer one or back"];
-        assert_eq!(restart_needed(&prefix("64"), &prefix("65")), across);
-        assert_eq!(restart_needed(&prefix("128"), &prefix("64")), across);
     }
 
     fn states() -> impl Strategy<Value = DesiredState> {

@@ -63,7 +63,6 @@ pub enum EventKind {
     /// An application charges a source.
     Charge,
     /// More new sources arrive than can be tracked or are admitted, or this state ends.
-    #[serde(rename = "pressure")]
     Overload,
     /// A rule falls back to dry run, or this state ends.
     Breaker,
@@ -82,7 +81,7 @@ pub enum EventKind {
 labels!(pub EventKind {
     Refused => "refused", Ban => "ban", BanEnd => "ban_end", WouldRefuse => "would_refuse", WouldBan => "would_ban",
     Allow => "allow", Deny => "deny", Unblock => "unblock", Unallow => "unallow", Reset => "reset",
-    Charge => "charge", Overload => "pressure", Breaker => "breaker", Trial => "trial", Reload => "reload",
+    Charge => "charge", Overload => "overload", Breaker => "breaker", Trial => "trial", Reload => "reload",
     Attach => "attach", Detach => "detach", Fleet => "fleet",
 });
 

@@ -31,7 +31,7 @@ function verdict(of) {
 /** A limit, bucket by bucket. @param {any} of */
 function windowOf(of) {
   /** @type {Record<string, string>} */
-  const budgets = { proven: ' of established connections', unproven: ' of unverified traffic' };
+  const budgets = { verified: ' of established connections', unverified: ' of unverified traffic' };
   const most = Math.max(1, ...of.buckets.map((/** @type {any} */ one) => one.count));
   const others = of.used_elsewhere ?? 0;
   const told = of.told_seconds_ago === undefined ? '' : `, reported ${of.told_seconds_ago.toFixed(1)} s ago`;

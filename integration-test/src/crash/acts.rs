@@ -2,8 +2,6 @@
 //! afterwards, and what must hold after the next start.
 #![expect(clippy::wildcard_enum_match_arm, reason = "an act is of few points, and few acts change what is in force")]
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 use ratelimit_crash::Point;
 use serde_json::Value;
@@ -78,15 +76,6 @@ impl Act {
         match self {
             Self::Move(_) => 3,
             _ => 1,
-        }
-    }
-
-    /// Returns how many frames beyond the limit a source that keeps sending may have admitted. `passed` has the points
-    /// that were passed and their times.
-    pub(super) fn misses(self, point: Point, passed: &[(String, Duration)]) -> u64 {
-        match self {
-            Self::Move(moved) => moved.misses(point, passed),
-            _ => 0,
         }
     }
 

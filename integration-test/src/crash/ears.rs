@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_micros(200);
 const ROUND: Duration = Duration::from_millis(2);
 /// Interval between two frames of the source within its limit, and the maximum number of those frames. Together they
 /// keep the source within its limit, however long a run takes.
-pub(super) const SLOWLY: Duration = Duration::from_millis(100);
+const SLOWLY: Duration = Duration::from_millis(100);
 const SLOWLY_MAX: u32 = 8;
 /// Number of other sources of a flood, in a round and in all.
 const OTHERS: usize = 8;

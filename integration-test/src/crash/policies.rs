@@ -82,7 +82,7 @@ pub fn config(letter: Letter, on_exit: &str, interfaces: &[&str], socket: &Path)
             "[[rule]]\nname = \"{name}\"\nports = \"{ports}\"\ncount = \"packets\"\nlimits = [\"{limit}\"]\n{more}\n"
         )
     };
-    let banning = "block_for = \"1h\"\nban_unproven = true";
+    let banning = "block_for = \"1h\"\nban_unverified = true";
     [
         format!("interfaces = {interfaces:?}\non_exit = \"{on_exit}\"\nmax_sources = 16384\n"),
         format!("socket = \"{}\"\ndeny = [\"192.0.2.0/24\", \"{denied}\"]\n", socket.display()),

@@ -5,7 +5,6 @@ use super::map;
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $map:expr, $op:literal;)*) => {
         /// Map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
-        /// Labels are stable too, so some are a map's first name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Fault { $($(#[$doc])* $name = $code,)* }
@@ -44,7 +43,7 @@ faults! {
     /// No space to build a new source in.
     ScratchLookup = 9, map::SCRATCH, "lookup";
     /// No place for the clock's last reading: it is read again.
-    ClockCacheLookup = 10, "READ_IN_TICK", "lookup";
+    ClockCacheLookup = 10, map::CLOCK_CACHE, "lookup";
     /// A new ban of an IPv4 source was refused: it is limited, and not banned.
     BansV4Insert = 11, map::BANS_V4, "insert";
     /// A new ban of an IPv6 source was refused: it is limited, and not banned.
@@ -58,21 +57,21 @@ faults! {
     /// A new TCP connection over IPv6 was refused: its next segment is its first again.
     ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
     /// No space for a segment and its connection: the requests are not counted.
-    DeferredLookup = 17, "PENDING", "lookup";
+    DeferredLookup = 17, map::DEFERRED, "lookup";
     /// No space for a parsed packet: it passes unjudged.
-    ParsedLookup = 18, "SEEN", "lookup";
+    ParsedLookup = 18, map::PARSED, "lookup";
     /// No cache set for a refused source: its window judges it.
-    DropCacheLookup = 19, "REFUSED", "lookup";
+    DropCacheLookup = 19, map::DROP_CACHE, "lookup";
     /// No cell for a source in the filter: it counts as known.
-    KnownFilterLookup = 20, "KNOWN", "lookup";
+    KnownFilterLookup = 20, map::KNOWN_FILTER, "lookup";
     /// No admission state for new sources: they are admitted.
     AdmissionLookup = 21, map::ADMISSION, "lookup";
     /// No word for a rule's new sources: they are admitted.
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
     /// No cell for a connection in the filter: its socket is looked up.
-    ConnFilterLookup = 23, "CONNECTIONS", "lookup";
+    ConnFilterLookup = 23, map::CONN_FILTER, "lookup";
     /// No cell of the filter's summary: its sources count as known, unless the filter itself rules them out.
-    KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
+    KnownSummaryLookup = 24, map::KNOWN_SUMMARY, "lookup";
     /// No tally of events: a new event is neither sent nor counted.
     EventTalliesLookup = 25, map::EVENT_TALLIES, "lookup";
     /// The ring of steps is full: other hosts are told of this source at its next step.

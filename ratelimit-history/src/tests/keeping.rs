@@ -268,32 +268,6 @@ fn the_oldest_minute_totals_are_deleted_before_any_hour() {
 }
 
 #[test]
-fn a_database_of_the_first_version_is_taken_over_with_all_that_it_has() {
-    let site = Site::new();
-    std::fs::create_dir(site.path().parent().unwrap()).unwrap();
-    let connection = Connection::open(site.path()).unwrap();
-    connection.execute_batch(include_str!("../schema/1.sql")).unwrap();
-    let key = crate::prefix::key(net("192.0.2.1"));
-    let episode =
-        "INSERT INTO episodes VALUES (1, ?1, 'web', '9/1m packets', 'banned', 0, ?2, ?2, ?2, 5, 9, 9, 60000, ?2)";
-    connection.execute(episode, rusqlite::params![key, START]).unwrap();
-    let act = "INSERT INTO acts (time, what, source, detail) VALUES (?2, 'deny', ?1, '')";
-    connection.execute(act, rusqlite::params![key, START]).unwrap();
-    connection.pragma_update(None, "user_version", 1).unwrap();
-    drop(connection);
-    let recorder = site.recorder();
-    recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
-    written(&recorder);
-    let story = site.story("192.0.2.1");
-    assert_eq!((story.episodes.len(), story.acts.len()), (2, 1));
-    let connection = Connection::open(site.path()).unwrap();
-    assert_eq!(schema::version(&connection).unwrap(), 3);
-    let worth: u8 = connection.query_row("SELECT worth FROM episodes WHERE id = 1", [], |row| row.get(0)).unwrap();
-    assert_eq!(worth, 2, "a ban");
-    close(recorder);
-}
-
-#[test]
 fn a_file_of_a_daemon_that_kept_more_shrinks_to_what_this_one_may_keep() {
     const BYTES_MAX: u64 = 600_000;
     let site = Site::new();

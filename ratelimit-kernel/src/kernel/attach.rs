@@ -254,7 +254,7 @@ impl Kernel {
         if self.links.held.iter().any(|held| held.earlier.is_some() && held.is_on(found.index)) {
             self.finish_move()?;
         }
-        self.before_packets()?;
+        self.before_packets();
         let is_known = self.links.slot(name).is_some();
         let before = self.take_own(found)?;
         // List the interface before its first packet arrives.

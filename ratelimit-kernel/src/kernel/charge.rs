@@ -83,29 +83,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds to one window of a limit an amount that was admitted without it, even above the limit.
-    pub(super) fn add_to_window(
-        &mut self,
-        client: Client,
-        (rule, limit, side): (usize, Limit, Side),
-        amount: u64,
-    ) -> Result<(), DatapathError> {
-        let step = match side {
-            Side::Unverified => ChargeOrder::CHARGE,
-            Side::Verified => ChargeOrder::CHARGE_VERIFIED,
-            Side::Evidence => ChargeOrder::CHARGE_EVIDENCE,
-            // No order charges the windows of the guard.
-            Side::Attempts | Side::Opened | Side::Segments | Side::Datagrams | Side::Repeated => return Ok(()),
-        };
-        let mut words = self.config_words()?;
-        let Some(of) = words.rules.get(rule).copied() else { return Ok(()) };
-        let largest = self.offer(&mut words, of, limit)?;
-        for amount in runs(&limit, amount.min(self.room(client, &limit, side, largest)?)) {
-            self.order(ChargeOrder { amount, step, ..client.order() })?;
-        }
-        Ok(())
-    }
-
     /// Makes this limit the only one that is charged, with the largest countable amount. Returns that amount.
     fn offer(&mut self, words: &mut ConfigWords, of: Rule, limit: Limit) -> Result<u64, DatapathError> {
         let largest = if limit.is_gcra == 0 { limit.parts.amount_max() } else { limit.amount };

@@ -1,106 +1,46 @@
-//! Takes over the counts of an earlier layout's filter, and replaces its program by this version's.
+//! Takes over the state of an earlier layout's filter, and replaces its program by this version's.
 //!
 //! A map whose keys and values mean the same today gets a second pin. Both programs charge the same words, so nothing
-//! is copied and nothing is missed. Any other map is copied word by word, as its layout says. The copy is made first,
-//! and updated just before the links are swapped. Amounts that the earlier program charges after the update are added
-//! once that program is quiet.
+//! is copied and nothing is missed. The configuration is converted. Every other map starts empty.
 //!
 //! After a crash at any step, enforcement continues, and the next start resumes:
 //!
 //! | state found | next start |
 //! |---|---|
 //! | no link has this version's program | removes this version's incomplete pins and begins again |
-//! | some links have that program | keeps the new maps, swaps the other links, adds what the earlier maps gained |
+//! | some links have that program | keeps the new maps, and swaps the other links |
 //! | the earlier maps are removed | moves the files of the links and removes the earlier directory |
-
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use aya::Pod;
-use aya::maps::{Array, Map, MapData, PerCpuArray};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::ProgramInfo;
-use ratelimit_common::hash::HashKey;
-use ratelimit_common::layout::{Active, COUNTERS_LEN, Counters, GENERATIONS, map};
-use ratelimit_common::time::Nanos;
-use ratelimit_common::verification::Side;
+use ratelimit_common::layout::{Active, Config, GENERATIONS, map};
 use ratelimit_crash::{Point, reach};
 
-use self::facts::Facts;
-use self::windows::Window;
 use super::plain::Plain;
-use super::{Kernel, held, program, random, state};
+use super::{Kernel, held, program, state};
 use crate::pins::{self, Earlier, PROGRAM_PREFIX, Pins};
 use crate::{Attachment, DatapathError, Hook, link_info};
 
-mod counts;
-mod facts;
-mod v10;
-mod v11;
 pub(super) mod v12;
-pub(super) mod v7;
-pub(super) mod v8;
-pub(super) mod v9;
-mod windows;
 
 /// An earlier layout, as far as it is carried over.
 pub(super) struct Layout {
     version: u32,
     /// Names of maps that are taken over unchanged.
-    same: &'static [&'static [&'static str]],
-    /// Differences in the keys of windows, if any. The values have always been the same.
-    windows: Option<&'static [SideThen]>,
-    /// Reader of the counters, if they had another form.
-    counters: Option<ReadCounters>,
-    /// Reader of both generations of the configuration.
-    config: fn(&Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>,
-}
-
-impl Layout {
-    /// Returns whether a map of this layout is taken over unchanged.
-    fn has(&self, map: &str) -> bool {
-        self.same.iter().copied().flatten().any(|name| *name == map)
-    }
-}
-
-/// Reads the counters of each CPU in these rows.
-type ReadCounters = fn(&Earlier, rows: &[u32]) -> Result<Vec<(u32, Vec<Counters>)>, DatapathError>;
-
-/// Bits in which the slot of one of a limit's windows differed from the limit's slot, and the side of that window.
-pub(super) struct SideThen {
-    flipped: u32,
-    side: Side,
+    same: &'static [&'static str],
+    /// Reads one generation of the earlier configuration, and writes into an empty one of today's layout what a daemon
+    /// reads of its predecessor. Packets never read it, because a policy is applied before any packet arrives.
+    carry_config: fn(&Earlier, u32, &mut Config) -> Result<(), DatapathError>,
 }
 
 /// All layouts that are taken over.
-static LAYOUTS: [&Layout; 6] = [&v7::LAYOUT, &v8::LAYOUT, &v9::LAYOUT, &v10::LAYOUT, &v11::LAYOUT, &v12::LAYOUT];
-
-/// Maps with the same meaning since layout 7.
-const SINCE_7: &[&str] =
-    &[map::BANS_V4, map::BANS_V6, map::BANS_V6_WIDE, map::FLOWS_V4, map::FLOWS_V6, map::FAULTS, map::BANS_BEGUN];
-
-/// Maps with the same meaning since layout 8.
-const SINCE_8: &[&str] = &[map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
-
-/// Maps with the same meaning since layout 11.
-const SINCE_11: &[&str] = &[map::EVENTS, map::EVENT_TALLIES];
-
-/// Maps with the same meaning since layout 12.
-const SINCE_12: &[&str] = &[map::STEPS];
-
-/// Maps that are copied. Without these pins, nothing more is carried over.
-const COPIED: [&str; 4] = [map::SOURCES_V4, map::SOURCES_V6, map::SOURCES_V6_WIDE, map::COUNTERS];
+static LAYOUTS: [&Layout; 1] = [&v12::LAYOUT];
 
 /// An unfinished move from an earlier layout.
 pub(super) struct Move {
     layout: &'static Layout,
-    /// Copied value of each window, by its key of today.
-    windows: HashMap<Window, [u8; windows::VALUE]>,
-    counters: HashMap<u32, Vec<Counters>>,
-    /// Time of the last copy of windows.
-    copied_at: Nanos,
-    /// Time at which the last comparison of windows and counters began. None if an earlier run copied them.
-    looked_at: Option<Instant>,
     stage: Stage,
 }
 
@@ -126,14 +66,13 @@ impl Move {
             stage = Stage::Unread;
             pins.clear_own()?;
             reach(Point::MoveCleared);
-            for expected in state::EXPECTED.iter().filter(|expected| layout.has(expected.name)) {
+            for expected in state::EXPECTED.iter().filter(|expected| layout.same.contains(&expected.name)) {
                 state::check_pin(&earlier.dir, expected)?;
                 share(earlier, pins, expected.name)?;
             }
             reach(Point::MoveShared);
         }
-        let (windows, counters) = (HashMap::new(), HashMap::new());
-        Ok(Some(Self { layout, windows, counters, copied_at: Nanos(0), looked_at: None, stage }))
+        Ok(Some(Self { layout, stage }))
     }
 
     /// Returns whether no packet reads this version's maps.
@@ -166,124 +105,40 @@ fn open(path: &std::path::Path) -> Result<MapData, DatapathError> {
     Ok(MapData::from_pin(path).with_context(|| format!("open {}", path.display()))?)
 }
 
-/// Reads both generations of a configuration of type `C`.
-fn read<C>(earlier: &Earlier) -> Result<[Facts; GENERATIONS as usize], DatapathError>
+/// Reads an element, of type `T`, of an array of the earlier layout.
+fn read<T>(earlier: &Earlier, name: &str, index: u32) -> Result<T, DatapathError>
 where
-    C: Copy,
-    Plain<C>: Pod,
-    Facts: From<C>,
+    T: Copy,
+    Plain<T>: Pod,
 {
-    let path = earlier.map(map::CONFIG);
+    let path = earlier.map(name);
     let what = || format!("read {}", path.display());
-    let config: Array<_, Plain<C>> = Array::try_from(Map::Array(open(&path)?)).with_context(what)?;
-    let of = |generation| Ok::<_, DatapathError>(Facts::from(config.get(&generation, 0).with_context(what)?.0));
-    Ok([of(0)?, of(1)?])
-}
-
-/// Reads counters of type `R`.
-fn read_counters<R>(earlier: &Earlier, rows: &[u32]) -> Result<Vec<(u32, Vec<Counters>)>, DatapathError>
-where
-    R: Copy,
-    Plain<R>: Pod,
-    Counters: From<R>,
-{
-    let path = earlier.map(map::COUNTERS);
-    let what = || format!("read {}", path.display());
-    let counters: PerCpuArray<_, Plain<R>> =
-        PerCpuArray::try_from(Map::PerCpuArray(open(&path)?)).with_context(what)?;
-    let of = |row: &u32| {
-        let cpus = counters.get(row, 0).with_context(what)?;
-        Ok((*row, cpus.iter().map(|cpu| Counters::from(cpu.0)).collect()))
-    };
-    rows.iter().map(of).collect()
-}
-
-/// Result of a move, for the log.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    /// Number of windows copied in the last comparison.
-    recopied: usize,
-    /// Number of windows charged after the last comparison.
-    charged: usize,
-    /// Time from the begin of the last comparison until every link had the new program. No packet admitted before the
-    /// comparison is missing. None if an earlier run made the comparison.
-    gap: Option<Duration>,
-}
-
-impl Tally {
-    /// Returns the part of the log line about windows.
-    fn words(&self, moving: &Move) -> String {
-        match (moving.layout.windows, self.gap) {
-            (None, _) => ", and kept its windows".to_owned(),
-            (Some(_), None) => {
-                format!(": finished an interrupted move, and charged {} windows", self.charged)
-            }
-            (Some(_), Some(gap)) => format!(
-                ": copied {} windows; the last comparison began {:.1} ms before the program was replaced; {} windows \
-                 were charged with the packets in between",
-                moving.windows.len(),
-                gap.as_secs_f64() * 1e3,
-                self.charged
-            ),
-        }
-    }
-
-    /// Describes the packets that the earlier program may have admitted after the copy.
-    fn uncopied(&self) -> String {
-        self.gap.map_or_else(
-            || "traffic that the earlier program admitted after an interrupted run had copied its windows".to_owned(),
-            |gap| format!("traffic of the last {:.1} ms of the earlier program", gap.as_secs_f64() * 1e3),
-        )
-    }
+    let array: Array<_, Plain<T>> = Array::try_from(Map::Array(open(&path)?)).with_context(what)?;
+    Ok(array.get(&index, 0).with_context(what)?.0)
 }
 
 impl Kernel {
-    /// Writes the contents of the earlier maps into the new maps.
+    /// Writes the earlier configuration into the new maps.
     pub(super) fn carry_over(&mut self) -> Result<(), DatapathError> {
-        let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
-        let carried = self.carry(&mut moving);
-        self.moving = Some(moving);
-        carried
-    }
-
-    fn carry(&mut self, moving: &mut Move) -> Result<(), DatapathError> {
-        let earlier = self.earlier()?;
-        let active: Array<_, Plain<Active>> =
-            Array::try_from(Map::Array(open(&earlier.map(map::ACTIVE))?)).context("open the earlier ACTIVE")?;
-        let active = active.get(&0, 0).context("read the earlier ACTIVE")?;
-        let generations = (moving.layout.config)(earlier)?;
-        let seed = HashKey(random::words()?);
-        for (generation, facts) in (0..GENERATIONS).zip(&generations).filter(|(_, facts)| facts.wall_offset_ns != 0) {
-            let mut words = self.config_words_of(generation)?;
-            facts.write(&mut words, seed);
-            self.write_config(generation, words)?;
+        let Some(layout) = self.moving.as_ref().filter(|moving| moving.is_unread()).map(|moving| moving.layout) else {
+            return Ok(());
+        };
+        for generation in 0..GENERATIONS {
+            let mut config = self.config_words_of(generation)?;
+            (layout.carry_config)(self.earlier()?, generation, &mut config)?;
+            self.write_config(generation, config)?;
         }
-        self.array(map::ACTIVE)?.set(0, active, 0).context("write ACTIVE")?;
+        let active: Active = read(self.earlier()?, map::ACTIVE, 0)?;
+        self.array(map::ACTIVE)?.set(0, Plain(active), 0).context("write ACTIVE")?;
         reach(Point::MoveConverted);
-        let all: Vec<u32> = (0..u32::try_from(COUNTERS_LEN).unwrap_or(0)).collect();
-        self.copy(moving, &all)?;
-        reach(Point::MoveCopied);
         Ok(())
     }
 
-    /// Copies the given rows of counters and all windows that changed since the last copy. Returns the number of
-    /// windows.
-    fn copy(&mut self, moving: &mut Move, rows: &[u32]) -> Result<usize, DatapathError> {
-        moving.looked_at = Some(Instant::now());
-        self.copy_counters(moving, rows)?;
-        self.copy_windows(moving)
-    }
-
-    /// Copies all later changes, before packets read the new maps.
-    pub(super) fn before_packets(&mut self) -> Result<(), DatapathError> {
-        let Some(mut moving) = self.moving.take_if(|moving| moving.stage == Stage::Unread) else { return Ok(()) };
-        let rows = self.rows_in_use(&moving);
-        let copied = rows.and_then(|rows| self.copy(&mut moving, &rows));
-        moving.stage = Stage::Read;
-        self.moving = Some(moving);
-        copied?;
-        reach(Point::MoveRead);
-        Ok(())
+    /// Records that packets read the new maps, before an interface is newly attached.
+    pub(super) fn before_packets(&mut self) {
+        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.is_unread()) {
+            moving.stage = Stage::Read;
+        }
     }
 
     /// Removes this version's pins if this run cannot start, so that the earlier version can start.
@@ -308,53 +163,23 @@ impl Kernel {
 
     /// See [`crate::Datapath::take_over_earlier`].
     pub(super) fn finish_move(&mut self) -> Result<(), DatapathError> {
-        let Some(mut moving) = self.moving.take() else { return Ok(()) };
-        let finished = self.finish(&mut moving);
-        if finished.is_err() {
-            self.moving = Some(moving);
+        if self.moving.is_none() {
+            return Ok(());
         }
-        finished
-    }
-
-    fn finish(&mut self, moving: &mut Move) -> Result<(), DatapathError> {
-        let (mut tally, rows) = (Tally::default(), self.rows_in_use(moving)?);
         // A link with this program makes the next start resume the move. Without one, the next start begins again.
         self.mark_program()?;
-        if moving.stage == Stage::Unread {
-            tally.recopied = self.copy(moving, &rows)?;
-            reach(Point::MoveRecopied);
+        if let Some(moving) = &mut self.moving {
+            moving.stage = Stage::Swapping;
         }
-        let is_resumed = moving.stage == Stage::Swapping;
-        moving.stage = Stage::Swapping;
         self.swap_earlier()?;
-        tally.gap = moving.looked_at.map(|looked_at| looked_at.elapsed());
-        // Nothing charges the earlier maps from here on.
+        // No packet is judged by the earlier policy from here on.
         state::wait_for_packets();
         reach(Point::MoveSwapped);
-        match self.add(moving, &rows, is_resumed) {
-            Ok(charged) => tally.charged = charged,
-            Err(error) => tracing::warn!("{} is not counted: {:#}", tally.uncopied(), anyhow::Error::from(error)),
-        }
-        reach(Point::MoveAdded);
         self.move_pins()?;
-        tracing::info!(
-            layout = moving.layout.version,
-            windows = moving.windows.len(),
-            recopied = tally.recopied,
-            charged = tally.charged,
-            gap_us = tally.gap.map(|gap| gap.as_micros()),
-            "took over the state of layout {}{}",
-            moving.layout.version,
-            tally.words(moving)
-        );
+        if let Some(Move { layout, .. }) = self.moving.take() {
+            tracing::info!(layout = layout.version, "took over the state of layout {}", layout.version);
+        }
         Ok(())
-    }
-
-    /// Adds what the earlier program counted and admitted after the last copy. Returns the number of windows changed.
-    fn add(&mut self, moving: &Move, rows: &[u32], is_resumed: bool) -> Result<usize, DatapathError> {
-        self.add_counters(moving, rows, is_resumed)?;
-        reach(Point::MoveCounted);
-        self.add_windows(moving, is_resumed)
     }
 
     /// Pins this run's program, so that a later start recognizes it in a link.
@@ -405,7 +230,7 @@ impl Kernel {
     /// Moves the files of the links to this version's directory, and removes the earlier layout's files.
     fn move_pins(&mut self) -> Result<(), DatapathError> {
         let Some(pins) = self.pins.as_mut() else { return Ok(()) };
-        pins.remove_earlier_maps(&COPIED)?;
+        pins.remove_earlier_maps()?;
         let held = std::mem::take(&mut self.links.held).into_iter();
         let moved = held.map(|held| if held.earlier.is_some() { held.moved(pins) } else { Ok(held) });
         self.links.held = moved.collect::<Result<_, _>>()?;
@@ -431,17 +256,8 @@ mod tests {
     fn every_layout_since_the_earliest_is_taken_over() {
         let versions: Vec<u32> = LAYOUTS.iter().map(|layout| layout.version).collect();
         assert_eq!(versions, (pins::EARLIEST..layout::VERSION).collect::<Vec<_>>());
-        for name in LAYOUTS.iter().flat_map(|layout| layout.same).copied().flatten() {
+        for name in LAYOUTS.iter().flat_map(|layout| layout.same) {
             assert!(state::EXPECTED.iter().any(|expected| expected.name == *name), "{name} is not pinned");
-        }
-    }
-
-    #[test]
-    fn maps_that_are_not_taken_over_are_copied() {
-        for layout in LAYOUTS {
-            let is_same = |name: &str| layout.has(name);
-            assert_eq!(is_same(map::SOURCES_V4), layout.windows.is_none(), "windows of {}", layout.version);
-            assert_eq!(is_same(map::COUNTERS), layout.counters.is_none(), "counters of {}", layout.version);
         }
     }
 }

@@ -12,7 +12,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::multiplicity::Multiplicity;
 
-use super::earlier::{v7, v8, v9, v12};
+use super::earlier::v12;
 
 /// A layout type that is valid for any bytes and has no padding.
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +51,6 @@ plain!(
     SourceKeyV6,
     SourceKeyV6Wide,
     Step,
-    v7::Config,
-    v7::Row,
-    v8::Config,
-    v9::Config,
     v12::Config
 );
 

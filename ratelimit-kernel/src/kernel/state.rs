@@ -64,11 +64,6 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<(), ()>(map::STEPS, MapType::RingBuf),
 ];
 
-/// Returns the required type and sizes of the map with this name.
-pub(super) fn expected_of(name: &'static str) -> Result<&'static Expected, DatapathError> {
-    Ok(EXPECTED.iter().find(|expected| expected.name == name).with_context(|| format!("{name} is not pinned"))?)
-}
-
 /// Checks the pin of a map in this directory against this layout. A missing pin is no error.
 pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathError> {
     let path = dir.join(expected.name);

@@ -69,10 +69,9 @@ mod tests {
         let (earlier, newer) = (format!("v{}", VERSION - 1), format!("v{}", VERSION + 1));
         for (dir, files, is_left) in [
             (&*earlier, &[][..], true),
-            ("v7", &[], true),
             ("v3", &[], true),
             (&newer, &[], true),
-            ("v7", &[map::ACTIVE], true),
+            (&earlier, &[map::ACTIVE], true),
             (&earlier, &READ[1..], true),
             (&earlier, &READ, false),
             (&earlier, &["link-eth0"], false),

@@ -291,7 +291,7 @@ pub const RULE: &[Key] = &[
          customers: choose the number by `stats`.",
     ),
     key(
-        "ban_unproven",
+        "ban_unverified",
         Value::Boolean,
         "false",
         "Whether unverified traffic bans too: connection attempts and datagrams",

@@ -12,7 +12,7 @@ use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
 use self::lists::bounds::ListBounds;
-use crate::desired::{DesiredState, Fixed, Limit, Policy};
+use crate::desired::{DesiredState, Limit, Policy};
 use crate::fleet::Terms;
 
 mod access_log;
@@ -139,26 +139,33 @@ impl Config {
         // The terms do not depend on the rule's name, so an empty name is passed.
         Some(Terms::new(&limit.fleet_limit("")?, self.fleet.as_ref()?.hosts))
     }
+
+    /// Returns the keys of `wanted` that differ and that a running daemon cannot change, in the order of the file.
+    pub fn restart_needed(&self, wanted: &Self) -> Vec<&'static str> {
+        let tls = |of: &Self| of.tls.clone().map_or((None, None), |of| (Some(of.cert), Some(of.key)));
+        let ((old_cert, old_key), (cert, key)) = (tls(self), tls(wanted));
+        // The key format of IPv6 sources is fixed, because their map is created once.
+        let ipv6_family = |of: &Self| Family::of_ipv6_prefix(of.policy.ipv6_prefix);
+        [
+            ("hook", self.hook != wanted.hook),
+            ("xdp_mode", self.xdp_mode != wanted.xdp_mode),
+            ("on_exit", self.on_exit != wanted.on_exit),
+            ("max_sources", self.max_sources != wanted.max_sources),
+            ("socket", self.socket != wanted.socket),
+            ("listen", self.listen != wanted.listen),
+            ("tls_cert_file", old_cert != cert),
+            ("tls_key_file", old_key != key),
+            ("insecure_web", self.insecure_web != wanted.insecure_web),
+            ("ipv6_prefix from up to /64 to a longer one or back", ipv6_family(self) != ipv6_family(wanted)),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_changed)| is_changed.then_some(key))
+        .collect()
+    }
 }
 
 impl From<&Config> for DesiredState {
     fn from(config: &Config) -> Self {
         Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
-    }
-}
-
-impl From<&Config> for Fixed {
-    fn from(config: &Config) -> Self {
-        Self {
-            hook: config.hook,
-            xdp_mode: config.xdp_mode,
-            on_exit: config.on_exit,
-            max_sources: config.max_sources,
-            socket: config.socket.clone(),
-            listen: config.listen,
-            tls: config.tls.clone(),
-            insecure_web: config.insecure_web,
-            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
-        }
     }
 }

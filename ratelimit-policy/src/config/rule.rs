@@ -304,23 +304,24 @@ impl RuleSettings {
         let forget_ns = found.keep(source.read_if(self.values.one("forget_after"), |text| {
             if has_none { Err(without_ban(text, "the rule has no bans to forget")) } else { ban_length(text) }
         }));
-        if let Some(written) = self.values.one("ban_unproven").filter(|_| has_none) {
+        if let Some(written) = self.values.one("ban_unverified").filter(|_| has_none) {
             found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
         }
-        let without_proof = found.keep(source.is_set(self.values.one("ban_unproven"), false)).unwrap_or(false);
+        let without_proof = found.keep(source.is_set(self.values.one("ban_unverified"), false)).unwrap_or(false);
         let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
         (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !without_proof })
     }
 
-    /// Returns the number of banned sources after which their prefix is denied. Fails together with `ban_unproven`,
+    /// Returns the number of banned sources after which their prefix is denied. Fails together with `ban_unverified`,
     /// because forged sources could then have any prefix denied.
     fn block_prefix_after(&self, source: &Source, found: &mut Found) -> Option<u32> {
         let written = self.values.one("block_prefix_after")?;
         if self.values.all("block_for").is_empty() {
             found.push(source.wrong(written, without_ban(&written.text, "the rule does not ban")));
-        } else if matches!(source.is_set(self.values.one("ban_unproven"), false), Ok(true)) {
+        } else if matches!(source.is_set(self.values.one("ban_unverified"), false), Ok(true)) {
             let error = SyntaxError::new(0..written.text.len(), "forged sources could have their prefix denied");
-            found.push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unproven")));
+            found
+                .push(source.wrong(written, error.with_help("leave out one of block_prefix_after and ban_unverified")));
         }
         let number = source.read(written, |text| parse_number(text, PREFIX_AFTER_MIN, PREFIX_AFTER_MAX));
         found.keep(number).and_then(|number| u32::try_from(number).ok())

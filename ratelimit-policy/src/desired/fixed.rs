@@ -1,34 +1,8 @@
-//! Settings that stay fixed from a daemon's start to its end. Pure.
+//! Types of settings that stay fixed from a daemon's start to its end. Pure.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use ratelimit_common::source::Family;
-
 use crate::labels;
-
-/// Settings that a running daemon cannot change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
-    /// Hook that the program is attached to.
-    pub hook: HookChoice,
-    /// XDP mode in which the program is attached.
-    pub xdp_mode: XdpModeChoice,
-    /// Fate of the filter when the daemon ends.
-    pub on_exit: OnExit,
-    /// Maximum number of remembered sources of each family.
-    pub max_sources: u32,
-    /// Path of the control socket.
-    pub socket: PathBuf,
-    /// Address on which metrics, health and the read-only API are served over HTTP.
-    pub listen: Option<SocketAddr>,
-    /// Certificate and key that encrypt connections to `listen`. None for plain HTTP.
-    pub tls: Option<TlsFiles>,
-    /// Permits the web page on `listen` even if that address is not a loopback address.
-    pub insecure_web: bool,
-    /// Key format of IPv6 sources. It is fixed because their map is created once.
-    pub ipv6_family: Family,
-}
 
 /// Paths of a certificate and its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]

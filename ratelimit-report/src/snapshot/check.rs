@@ -138,10 +138,8 @@ pub struct CheckLimit {
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// Unverified traffic: connection attempts, datagrams, segments of no connection.
-    #[serde(rename = "unproven")]
     Unverified,
     /// Segments of connections that are established with this host.
-    #[serde(rename = "proven")]
     Verified,
 }
 

@@ -150,7 +150,7 @@ pub struct Snapshot {
     #[serde(default)]
     pub fleet: Fleet,
     /// Top talkers: sources that send most of a rule's counted traffic. Left out where sources may not be named.
-    #[serde(rename = "dominant", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_talkers: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,43 +172,6 @@ pub struct Hold {
     pub by: String,
     /// Time of the order.
     pub since: Timestamp,
-}
-
-/// Parts of a snapshot that the daemon adds to a reading and a configuration.
-#[derive(Clone, Debug, Default)]
-pub struct DaemonState {
-    /// Number of bans in force, by rule index.
-    pub banned: Vec<u64>,
-    /// Problem of each interface, by interface name: see [`Interface::problem`].
-    pub away: Vec<(String, String)>,
-    /// Order to drop nothing: see [`Snapshot::hold`].
-    pub hold: Option<Hold>,
-    /// Rules back in dry run: see [`Snapshot::fallen_back`].
-    pub fallen_back: Vec<String>,
-    /// Nanoseconds until the roll-back: see [`Snapshot::confirm_within_seconds`].
-    pub confirm_within_ns: Option<u64>,
-    /// State of the access logs: see [`Snapshot::access_logs`].
-    pub access_logs: Vec<AccessLogReport>,
-    /// List files that cannot be read: see [`Snapshot::stale_lists`].
-    pub stale_lists: Vec<StaleList>,
-    /// State of the list files: see [`Snapshot::lists`].
-    pub lists: Vec<ListFileReport>,
-    /// Number of ignored entries: see [`Snapshot::list_entries_passed_over`].
-    pub list_entries_passed_over: u64,
-    /// Warning about unsaved changes: see [`Snapshot::unkept`].
-    pub unkept: Option<String>,
-    /// Number of closed connections: see [`Snapshot::connections`].
-    pub connections: Closed,
-    /// State of the history: see [`Snapshot::history`].
-    pub history: Option<Health>,
-    /// State of the fleet: see [`Snapshot::fleet`].
-    pub fleet: Fleet,
-    /// Sources with most of a rule's traffic: see [`Snapshot::top_talkers`].
-    pub top_talkers: Vec<TopTalker>,
-    /// Bans that rules in dry run would have begun, by rule name: see [`Rule::would_ban`].
-    pub would_ban: Vec<(String, WouldBan)>,
-    /// Groups nearest to a limit: see [`Snapshot::groups`].
-    pub groups: Vec<TopGroup>,
 }
 
 /// State and counters of one interface.
@@ -361,13 +324,13 @@ pub struct Sources {
     #[serde(default)]
     pub insertions: u64,
     /// Overload state: whether more new sources arrive than can be tracked.
-    #[serde(rename = "pressure", default)]
+    #[serde(default)]
     pub overload: Overload,
     /// Sampling rate of new sources' packets, 1 in this number; 1 without overload.
     #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
     /// Number of periods of 134 ms that began under overload, summed over the CPUs.
-    #[serde(rename = "pressed_periods", default)]
+    #[serde(default)]
     pub overloaded_periods: u64,
     /// Packets refused by their source's window because the drop cache was full. This costs time and is not a fault.
     #[serde(default)]
@@ -420,7 +383,7 @@ pub struct Parts<'a> {
 }
 
 impl Snapshot {
-    /// Builds a snapshot without the daemon's state, which [`Self::with_daemon_state`] adds.
+    /// Builds a snapshot without the daemon's own state, which the daemon adds.
     pub fn build(parts: Parts<'_>) -> Self {
         let Parts { reading, tracked, top, policy, samples, uptime, version, config } = parts;
         let reasons = sum_by_reason(reading);
@@ -472,50 +435,23 @@ impl Snapshot {
         Self::build(Parts { reading, tracked, top, policy, samples, uptime, version, config }).without_sources()
     }
 
-    /// Adds the daemon's state to the snapshot.
-    pub fn with_daemon_state(mut self, state: DaemonState) -> Self {
-        let DaemonState {
-            banned,
-            away,
-            hold,
-            fallen_back,
-            confirm_within_ns,
-            access_logs,
-            stale_lists,
-            lists,
-            list_entries_passed_over,
-            unkept,
-            connections,
-            history,
-            fleet,
-            top_talkers,
-            would_ban,
-            groups,
-        } = state;
+    /// Adds the problem of each interface, by name, the number of bans in force, by rule index, and the bans that rules
+    /// in dry run would have begun, by rule name.
+    #[must_use]
+    pub fn with_problems_and_bans(
+        mut self,
+        problems: &[(String, String)],
+        banned: &[u64],
+        would_ban: &[(String, WouldBan)],
+    ) -> Self {
+        let of = |name: &str| problems.iter().find(|(other, _)| other == name).map(|(_, why)| why.clone());
+        self.interfaces.iter_mut().for_each(|interface| interface.problem = of(&interface.name));
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
-        for interface in &mut self.interfaces {
-            interface.problem = away.iter().find(|(name, _)| *name == interface.name).map(|(_, why)| why.clone());
-        }
         for (at, rule) in self.rules.iter_mut().enumerate() {
             rule.banned = banned.get(at).copied().unwrap_or(0);
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
-        self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self {
-            hold,
-            fallen_back,
-            access_logs,
-            stale_lists,
-            lists,
-            list_entries_passed_over,
-            unkept,
-            connections,
-            history,
-            fleet,
-            top_talkers,
-            groups,
-            ..self
-        }
+        self
     }
 
     /// Removes everything that may name a source, a user or an address.

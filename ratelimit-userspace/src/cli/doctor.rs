@@ -33,7 +33,7 @@ pub struct BugReportArgs {
     /// The file to write, which must not exist yet; without it, ratelimitd-report-TIME.tar.gz
     #[arg(short = 'O', long = "out", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: Option<PathBuf>,
-    /// Do not mask addresses and names
+    /// Do not mask addresses
     #[arg(long)]
     pub with_addresses: bool,
     /// The rest.
@@ -124,8 +124,8 @@ fn written(path: &Path, bytes: u64, bundle: &Bundle, addresses: Addresses, globa
             let line = |of: &ratelimit_doctor::Entry| format!("  {:>9}  {}\n", of.text.len(), of.name);
             let lines: String = bundle.entries.iter().map(line).collect();
             let said = match addresses {
-                Addresses::Masked => "addresses and recognised secrets are masked",
-                Addresses::Kept => "WITH ADDRESSES; recognised secrets are masked",
+                Addresses::Masked => "addresses are masked",
+                Addresses::Kept => "WITH ADDRESSES",
             };
             print_words(&format!("{}: {bytes} bytes, {said}\n{lines}\nRead it before you send it.\n", path.display()))
         }

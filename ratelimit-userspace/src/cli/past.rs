@@ -249,6 +249,7 @@ fn parse_kind(text: &str) -> anyhow::Result<EventKind> {
         let labels = || EventKind::ALL.into_iter().map(EventKind::label);
         let error = SyntaxError::new(0..text.len(), format!("`{text}` is no kind of event"));
         let help = match near_miss(text, labels()) {
+            None if text == "pressure" => "it is called overload now".to_owned(),
             Some(meant) => format!("did you mean {meant}?"),
             None => format!("there are {}", labels().collect::<Vec<_>>().join(", ")),
         };
@@ -297,5 +298,7 @@ mod tests {
         assert_eq!(parse_kind("ban_end").unwrap(), EventKind::BanEnd);
         let error = parse_kind("bann").unwrap_err().downcast::<crate::error::Diagnostic>().unwrap();
         assert_eq!(error.help, ["did you mean ban?"]);
+        let error = parse_kind("pressure").unwrap_err().downcast::<crate::error::Diagnostic>().unwrap();
+        assert_eq!(error.help, ["it is called overload now"]);
     }
 }

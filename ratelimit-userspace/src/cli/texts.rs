@@ -225,9 +225,9 @@ Examples:
   sudo ratelimitd bug-report --out /tmp/r.tar.gz    into a file
   tar -tzf ratelimitd-report-*.tar.gz               what is in it
 
-IPv4, IPv6 and hardware addresses, this host's name and the hosts of URLs are masked; equal values
-get equal masks. Files of secrets are never in it. Names of rules, interfaces and users are, and
-comments: read it before you send it.";
+It has only what ratelimitd itself wrote: no log, no text of a file, no reason and no user. Addresses
+are masked; equal ones get equal masks. Names of rules, interfaces and lists are in it: read it
+before you send it.";
 
 pub(super) const FROM_MMDB_EXAMPLES: &str = "\
 Examples:

@@ -138,8 +138,9 @@ fn report(
         return Ok(());
     }
     figures.write(work)?;
+    Figures::write_transcript(work, told)?;
     if wanted.transcript == Transcript::Written {
-        let rows = figures.transcript(told);
+        let rows = figures.table(told);
         figures::write_chapter(&workspace::root().join(TRANSCRIPT), figures::Chapter::Rows, &rows)?;
         println!("wrote {TRANSCRIPT}");
     }

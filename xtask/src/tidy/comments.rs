@@ -11,7 +11,7 @@ use super::{Breach, breach};
 /// Number of doc comments that begin with an inverted clause, such as "What a source has used.".
 const INVERTED: usize = 25;
 /// Number of doc comments of at most three words.
-const SHORT: usize = 323;
+const SHORT: usize = 322;
 
 const THIS_FILE: &str = "xtask/src/tidy/comments.rs";
 const MORE_INVERTED: &str = "a doc comment begins with a noun or a verb, not with an inverted clause";

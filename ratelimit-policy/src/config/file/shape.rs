@@ -271,11 +271,17 @@ impl At<'_> {
     }
 }
 
+/// Former names of keys, each with the name of today.
+const FORMER: [(&str, &str); 1] = [("ban_unproven", "ban_unverified")];
+
 /// Returns the help for an unknown key, and the full name of the key that was probably meant.
 fn unknown_key_help(key: &str, of: &TableOf) -> (String, Option<String>) {
     let key = key.replace('-', "_");
     let names = |of: &TableOf| of.keys.iter().map(|key| key.name);
     let here: Vec<&str> = names(of).chain(of.tables.iter().copied()).collect();
+    if let Some((_, now)) = FORMER.iter().find(|(former, now)| *former == key && here.contains(now)) {
+        return (format!("it is called `{now}` now"), Some(format!("{}{now}", of.prefix)));
+    }
     if let Some(meant) = near_miss(&key, here.iter().copied()) {
         return (format!("did you mean `{meant}`?"), Some(format!("{}{meant}", of.prefix)));
     }

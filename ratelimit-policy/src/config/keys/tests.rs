@@ -63,7 +63,7 @@ fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
 
 /// Returns the ban setting that a key requires. Keys about bans are errors without one.
 fn with_bans(key: &str) -> &'static str {
-    if ["forget_after", "block_prefix_after", "ban_unproven", "block_kill"].contains(&key) {
+    if ["forget_after", "block_prefix_after", "ban_unverified", "block_kill"].contains(&key) {
         "block_for = \"1m\"\n"
     } else {
         ""
@@ -104,5 +104,5 @@ fn keys_that_need_a_restart_are_those_a_reload_refuses() {
     let new = "hook = \"xdp\"\nxdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"\n\
                tls_cert_file = \"tls.pem\"\ntls_key_file = \"tls.key\"\ninsecure_web = true";
     let new = parse(&file_with("", new)).expect("a configuration");
-    assert_eq!(crate::plan::restart_needed(&old, &new), needs);
+    assert_eq!(old.restart_needed(&new), needs);
 }

@@ -59,7 +59,7 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         mode = "dry-run"
         block_for = ["1m", "10m", "1h"]
         forget_after = "2d"
-        ban_unproven = true
+        ban_unverified = true
         block_kill = true
         refuse_with = "reset"
         shadow_limits = ["500/5m", "2000/5m"]
@@ -331,7 +331,7 @@ fn errors_in_one_of_several_rules_are_reported_with_name_and_place() {
             "give the length of a ban",
         ),
         (
-            "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unproven = true\nblock_prefix_after = 8",
+            "name = \"b\"\nlimits = [\"5/s\"]\nblock_for = \"1m\"\nban_unverified = true\nblock_prefix_after = 8",
             "bad value for `rule.block_prefix_after` of rule b: forged sources could have their prefix denied",
             10,
             22,
@@ -345,11 +345,18 @@ fn errors_in_one_of_several_rules_are_reported_with_name_and_place() {
             "block_for",
         ),
         (
-            "name = \"b\"\nlimits = [\"5/s\"]\nban_unproven = true",
-            "bad value for `rule.ban_unproven` of rule b: the rule does not ban",
+            "name = \"b\"\nlimits = [\"5/s\"]\nban_unverified = true",
+            "bad value for `rule.ban_unverified` of rule b: the rule does not ban",
             8,
-            16,
+            18,
             "block_for",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nban_unproven = true",
+            "unknown key `ban_unproven`",
+            8,
+            1,
+            "it is called `ban_unverified` now",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nquic_ports = \"443,8443\"",

@@ -46,6 +46,17 @@ fn defaults_are_those_of_the_documentation() {
 }
 
 #[test]
+fn only_prefixes_on_both_sides_of_64_and_keys_of_the_start_need_a_restart() {
+    let of = |prefix: &str| with(&["5/s"], &[("--ipv6-prefix", prefix)]).config().expect("well-formed");
+    let across = ["ipv6_prefix from up to /64 to a longer one or back"];
+    assert!(of("64").restart_needed(&of("48")).is_empty());
+    assert_eq!(of("64").restart_needed(&of("65")), across);
+    assert_eq!(of("128").restart_needed(&of("64")), across);
+    let other = with(&["1000/5m,5/s"], &[("--iface", "eth1")]).config().expect("well-formed");
+    assert!(of("64").restart_needed(&other).is_empty());
+}
+
+#[test]
 fn interfaces_are_sorted_and_each_there_once() {
     let config = with(&["1/1s"], &[("--iface", "eth1"), ("--iface", "eth0")]).config().expect("well-formed");
     assert_eq!(config.interfaces, ["eth0", "eth1"]);

@@ -1,4 +1,4 @@
-//! Results of a run: figures for other documents, and the transcript.
+//! Results of a run: figures for other documents, the table of the rows, and the transcript.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -48,7 +48,7 @@ pub(super) struct RowFigure {
     pub(super) seconds: f64,
 }
 
-/// Chapter of the transcript. Each is written by its own tier.
+/// Chapter of the document. Each is written by its own tier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chapter {
     Rows,
@@ -88,14 +88,13 @@ impl Figures {
         fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))
     }
 
-    /// Returns the transcript of all rows as a document.
-    pub(super) fn transcript(&self, rows: &[Told]) -> String {
+    /// Returns the rows that passed, with their times, as a document.
+    pub(super) fn table(&self, rows: &[Told]) -> String {
         let mut text = format!(
             "# A real systemd\n\n\
-             Written by `cargo xtask test --tier systemd --write`: what each row of that tier typed, and what was said.\n\
-             {} is process 1 of a container that has Debian's packages and no Rust.\n\
-             Clients are in another network namespace. A line with `#` is what the row typed, one with `->` is what it\n\
-             held, most of it of clients.\n\n\
+             Written by `cargo xtask test --tier systemd --write`: the rows of that tier, all of which passed. {} is\n\
+             process 1 of a container that has Debian's packages and no Rust. Clients are in another network namespace.\n\
+             `target/systemd/transcript.md` has what each row typed and what was printed.\n\n\
              | row | seconds |\n|---|---|\n",
             self.systemd
         );
@@ -109,10 +108,17 @@ impl Figures {
             self.boot_seconds, self.total_seconds
         )
         .ok();
-        for (number, row) in rows.iter().enumerate() {
-            write!(text, "\n## {}. {}\n\n{}", number + 1, capitalised(&row.title), indented(&row.shown)).ok();
-        }
         text
+    }
+
+    /// Writes what each row typed, after `#`, what was printed, and what the row checked, after `->`.
+    pub(super) fn write_transcript(dir: &Path, rows: &[Told]) -> Result<()> {
+        let chapter = |(number, row): (usize, &Told)| {
+            format!("## {}. {}\n\n{}", number + 1, capitalised(&row.title), indented(&row.shown))
+        };
+        let text: Vec<String> = rows.iter().enumerate().map(chapter).collect();
+        let path = dir.join("transcript.md");
+        fs::write(&path, text.join("\n")).with_context(|| format!("write {}", path.display()))
     }
 }
 
@@ -169,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_chapter_of_the_transcript_stays_when_the_other_is_written() {
+    fn each_chapter_stays_when_the_other_is_written() {
         let first = with_chapter("", Chapter::Rows, "# Rows\n\nold\n");
         let both = with_chapter(&first, Chapter::Reboot, "booted\n");
         assert_eq!(both, "# Rows\n\nold\n\n## A reboot\n\nbooted\n");
