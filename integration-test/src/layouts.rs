@@ -93,8 +93,8 @@ impl Fixture {
     }
 }
 
-/// Restores the filter of an [`EARLIER`] daemon with a running trial on `s0` and `s1`, and its record in the laboratory's state
-/// directory. The trial ends after `left`, both by the clock of packets and by the wall clock.
+/// Restores the filter of an [`EARLIER`] daemon with a running trial on `s0` and `s1`, and its record in the
+/// laboratory's state directory. The trial ends after `left`, both by the clock of packets and by the wall clock.
 ///
 /// # Panics
 /// Panics if the layout has no such record.

@@ -14,7 +14,7 @@ use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::lab::{HANGS_AFTER, Lab, assert_refused, number};
-use integration_test::layouts::{Fixture, configuration};
+use integration_test::layouts::{Fixture, Kind, configuration};
 use netlab::{PacketSocket, needs_root};
 use ratelimit_common::layout::{PREFIXES_MAX, VERSION};
 
@@ -162,7 +162,7 @@ const SMALLER: u32 = 12;
 fn smaller_pinned_tries_refuse_lists_beyond_their_room_and_keep_enforcing() {
     needs_root!();
     let lab = Lab::quiet();
-    Fixture::of(SMALLER).restore(&lab);
+    Fixture::of(SMALLER, Kind::Plain).restore(&lab);
     let lines: String = (0..131_073).map(|at| format!("{}\n", address(at))).collect();
     fs::write(lab.directory().join("list.txt"), lines).unwrap();
     let text = fs::read_to_string(configuration()).unwrap();

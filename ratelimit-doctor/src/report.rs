@@ -24,8 +24,8 @@ use crate::words;
 /// Maximum depth of directories in the listing of pins.
 const DEPTH_MAX: usize = 4;
 
-/// Fields of an event. Left out are the user and the description.
-const OF_EVENTS: &str = "time kind source rule limit reason used until";
+/// Fields of an event. Left out are the user, the description, and the reason: a user may have given it.
+const OF_EVENTS: &str = "time kind source rule limit used until";
 /// Fields of `list`. Left out are users, owners, reasons and files.
 const OF_LIST: &str = "\
 schema time entries omitted would_ban prefix state until by rule step since decides list line of count";
@@ -226,5 +226,7 @@ mod tests {
             "schema": 1, "entries": [{ "prefix": "192.0.2.7/32", "state": "denied" }, { "prefix": "192.0.2.8/32" }],
         });
         assert_eq!(only(OF_LIST, list).unwrap(), left);
+        let event = json!({ "kind": "deny", "source": "192.0.2.7", "user": "alice", "reason": "token hunter2" });
+        assert_eq!(only(OF_EVENTS, event).unwrap(), json!({ "kind": "deny", "source": "192.0.2.7" }));
     }
 }

@@ -25,7 +25,7 @@ pub const REPLACED_AFTER: Duration = Duration::from_secs(5);
 pub struct Record {
     /// Display name of the host.
     pub name: String,
-    /// Version of ratelimitd on the host.
+    /// Version of the daemon on the host.
     pub version: String,
     /// Host clock minus store clock, in nanoseconds. None while unknown.
     pub ahead_ns: Option<i64>,

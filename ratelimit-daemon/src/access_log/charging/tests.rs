@@ -1,3 +1,5 @@
+//! Tests of the charges for lines, over the fake datapath.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use ratelimit_report::fixture;
 
 use super::*;
 
-/// Host with one rule of `10` requests, and its log.
+/// Host with one rule of 10 requests in five minutes, and its log.
 struct Host {
     datapath: FakeDatapath,
     kernel: FakeKernel,

@@ -94,7 +94,7 @@ impl Figures {
             "# A real systemd\n\n\
              Written by `cargo xtask test --tier systemd --write`: the rows of that tier, all of which passed. {} is\n\
              process 1 of a container that has Debian's packages and no Rust. Clients are in another network namespace.\n\
-             `target/systemd/transcript.md` has what each row typed and what was printed.\n\n\
+             The typed commands and their output are in transcript.md in target/systemd.\n\n\
              | row | seconds |\n|---|---|\n",
             self.systemd
         );
