@@ -41,6 +41,8 @@ const FILE: &str = "access-logs.json";
 const BATCHES_PER_TURN: usize = 8;
 /// Maximum number of clients per log that are known to have had a window.
 const WERE_PEERS_MAX: usize = 1 << 16;
+/// Number of lines in no known format, without any other line, that show that the log's format is the problem.
+const MALFORMED_MIN: u64 = 20;
 /// Time after the last report of its end for which a log counts as being at its end.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum time since a log's end was reached. A log that exceeds it is in trouble.
@@ -104,6 +106,14 @@ impl Log {
             return Some(
                 "has addresses that do not connect to this host: a proxy is in front, so it charges nobody".into(),
             );
+        }
+        let Outcomes { charged, not_a_peer, too_old, in_future, malformed, .. } = self.peers.outcomes();
+        // A client can write unreadable lines into a readable log.
+        if malformed >= MALFORMED_MIN && charged + not_a_peer + too_old + in_future == 0 {
+            return Some(format!(
+                "has {malformed} lines in no known format, so it charges nobody; `combined` of nginx and Apache is one \
+                 (`ratelimitd replay` shows what cannot be read)"
+            ));
         }
         let behind = self.behind(uptime);
         (behind > BEHIND_MAX).then(|| format!("is {} s behind", behind.as_secs()))
@@ -381,6 +391,19 @@ mod tests {
 
     use super::*;
     use crate::store::Store;
+
+    #[test]
+    fn a_log_without_a_line_in_a_known_format_is_in_trouble() {
+        let mut logs = AccessLogs::default();
+        let log = logs.log(&AccessLog::File("/log".into()), Duration::ZERO);
+        (log.state, log.is_at_end) = (Some(State::Following), true);
+        log.peers.add_outcomes(Outcomes { malformed: MALFORMED_MIN - 1, ..Outcomes::default() });
+        assert_eq!(log.trouble(Duration::ZERO), None);
+        log.peers.add_outcomes(Outcomes { malformed: 1, ..Outcomes::default() });
+        assert!(log.trouble(Duration::ZERO).unwrap().contains("20 lines in no known format"));
+        log.peers.add_outcomes(Outcomes { too_old: 1, ..Outcomes::default() });
+        assert_eq!(log.trouble(Duration::ZERO), None);
+    }
 
     #[test]
     fn positions_are_read_as_they_were_written() {

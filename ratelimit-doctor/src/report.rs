@@ -42,7 +42,7 @@ const ABOUT: &str = "\
 What `ratelimitd bug-report` found. Nothing was changed to find it.
 
 It has the findings of `doctor`, the parsed configuration, statistics without sources, events, entries, versions and
-pins: only fields that ratelimitd itself wrote. The log, the texts of files, users, reasons and notes are not in it. If
+pins: only fields that the program itself wrote. The log, the texts of files, users, reasons and notes are not in it. If
 the log helps, read it and attach it yourself: journalctl -u ratelimitd -n 1000
 ";
 const ABOUT_MASKS: &str = "\

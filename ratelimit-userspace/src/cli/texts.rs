@@ -225,7 +225,7 @@ Examples:
   sudo ratelimitd bug-report --out /tmp/r.tar.gz    into a file
   tar -tzf ratelimitd-report-*.tar.gz               what is in it
 
-It has only what ratelimitd itself wrote: no log, no text of a file, no reason and no user. Addresses
+It has only what the program itself wrote: no log, no text of a file, no reason and no user. Addresses
 are masked; equal ones get equal masks. Names of rules, interfaces and lists are in it: read it
 before you send it.";
 

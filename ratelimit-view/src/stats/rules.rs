@@ -100,8 +100,11 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
     say("admitted", &format!("{admitted}; {} more that no limit counts", number(rule.not_counted)));
     for of in &snapshot.access_logs {
         if let Some(added) = of.requests_added.get(&rule.name) {
-            let behind = of.behind_seconds;
-            say("access log", &format!("{} added; {} is {behind:.1} s behind", counted(*added, "request"), of.log));
+            let state = match &of.trouble {
+                Some(_) => "charges nobody now".to_owned(),
+                None => format!("is {:.1} s behind", of.behind_seconds),
+            };
+            say("access log", &format!("{} added; {} {state}", counted(*added, "request"), of.log));
             let turn = of.turn_requests_max.get(&rule.name).copied().unwrap_or(1);
             if turn > 1 {
                 say("", &format!("a turn of HTTP/2 or HTTP/3 is charged as up to {} requests", number(turn)));

@@ -5,6 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,9 @@ use crate::run;
 
 /// Maximum run time of a client in seconds. A longer run counts as a hang.
 const CLIENT_SECONDS_MAX: &str = "90";
+
+/// Time after which the daemon has charged the lines of sources within their limits.
+const CHARGED_WITHIN: Duration = Duration::from_millis(1_200);
 
 /// Chromium with fresh settings each time, without background requests, and without certificate verification.
 const CHROMIUM: &str = "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
@@ -41,6 +46,9 @@ pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, t
     let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row, family)?, limiter.counted(family.client())?)) };
     let (logged_before, counted_before) = netlab::settled(counts)?;
     ask(row, family, lab, tools)?;
+    if row.has_log {
+        thread::sleep(CHARGED_WITHIN);
+    }
     let (logged_after, counted_after) = netlab::settled(counts)?;
     let (logged, counted) = (logged_after - logged_before, counted_after.saturating_sub(counted_before));
     ensure!(logged >= row.asks, "only {logged} requests are in the log, of {}", row.asks);
