@@ -49,7 +49,7 @@ pub struct Imported {
 }
 
 /// Reads rows from any export format, from `list --json`, `ipset save`, `ipset list` and `nft list`, or from a
-/// published list. Expired rows are left out. An unedited script of ratelimitd yields its original rows. In an edited
+/// published list. Expired rows are left out. An unedited script that we wrote yields its original rows. In an edited
 /// script, each element takes its author from its original row.
 ///
 /// # Errors Fails if the file is cut off, or if it is of another kind as a whole.

@@ -179,10 +179,10 @@ pub(super) const QUOTED: &[Quoted] = &[
     },
     Quoted {
         document: "docs/COUNTING.md",
-        phrase: "a client with short requests then got # times N, once",
+        phrase: "with N = 10 it got # times N, once",
         sources: &[Source::Cell {
             document: ACCURACY,
-            row: &["one by one, HEADERS of 14 bytes"],
+            row: &["aioquic, one by one"],
             column: "with a log, first window",
         }],
     },
@@ -351,7 +351,7 @@ pub(super) const QUOTED: &[Quoted] = &[
 /// Figures that are not measured. A phrase may be in several documents.
 pub(super) const CHOSEN: &[Chosen] = &[
     Chosen { phrase: "within about 0.1 s", reason: "the daemon's intervals, several times" },
-    Chosen { phrase: "plus the client's requests within 0.1 s", reason: "the daemon's intervals, several times" },
+    Chosen { phrase: "plus those within 0.1 s", reason: "the daemon's intervals, several times" },
     Chosen { phrase: "0.2 s, 0.4 s, 0.8 s and so on", reason: "Linux's retransmissions" },
     Chosen { phrase: "(6 MB, or the distribution's value)", reason: "Linux's default" },
     Chosen { phrase: "A download of 10 GB takes", reason: "computed from the datagrams that the guard allows" },
