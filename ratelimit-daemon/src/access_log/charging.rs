@@ -1,6 +1,6 @@
 //! Charges for the lines of logs.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
@@ -8,10 +8,10 @@ use ratelimit_datapath::{Datapath, DatapathError, KernelEvent};
 use ratelimit_policy::desired::{AccessLog, Policy};
 
 use super::AccessLogs;
-use super::batch::{Batch, Counted, Requests};
+use super::batch::{Batch, Requests};
 use super::rules::{self, Source};
 use super::shadows;
-use super::waiting::Lines;
+use super::waiting::{Lines, Part};
 use crate::engine::Engine;
 use crate::moment::Moment;
 
@@ -32,17 +32,11 @@ impl<D: Datapath> Engine<D> {
         // The kernel's counts for old lines are final.
         let is_due = !charges_conditions;
         for (at, sources) in access_logs.rules.by_rule(policy, &batch.log, &batch.requests, now) {
-            let of = Of { policy, at, log: &batch.log, counts: &batch.counts, charges_conditions, now };
-            let clients: Vec<IpNet> = sources.keys().copied().collect();
-            let read = access_logs.rules.read(datapath, policy, at, &clients, now).unwrap_or_else(|error| {
-                charged = Err(error);
-                Vec::new()
-            });
-            for (source, requests) in read.iter().zip(sources.values()) {
-                let mut lines = access_logs.waiting.take(of.log, of.rule(), source.client);
-                lines.unjudged.add(requests);
-                charged = charged.and(access_logs.charge(datapath, of, source, lines, is_due, &mut begun));
-            }
+            let of = Of { policy, at, log: &batch.log, charges_conditions, now };
+            let mut waiting = std::mem::take(&mut access_logs.waiting);
+            let part = waiting.part(of.log, of.rule(), &batch.counts);
+            charged = charged.and(access_logs.charge_sources(datapath, of, &sources, part, is_due, &mut begun));
+            access_logs.waiting = waiting;
         }
         self.tell_events(&begun, moment).and(charged)
     }
@@ -54,20 +48,14 @@ impl<D: Datapath> Engine<D> {
         let now = datapath.now()?;
         let mut charged = Ok(());
         let mut begun = Vec::new();
-        for ((log, rule), part) in access_logs.waiting.drain() {
+        for ((log, rule), mut part) in access_logs.waiting.drain() {
             let Some(at) = policy.rules.iter().position(|of| of.name == rule && of.access_logs.contains(&log)) else {
                 continue;
             };
             let charges_conditions = access_logs.logs.get(&log).is_some_and(|log| log.has_caught_up);
-            let of = Of { policy, at, log: &log, counts: &part.counts, charges_conditions, now };
-            let clients: Vec<IpNet> = part.lines.keys().copied().collect();
-            let read = access_logs.rules.read(datapath, policy, at, &clients, now).unwrap_or_else(|error| {
-                charged = Err(error);
-                Vec::new()
-            });
-            for (source, lines) in read.iter().zip(part.lines.into_values()) {
-                charged = charged.and(access_logs.charge(datapath, of, source, lines, true, &mut begun));
-            }
+            let of = Of { policy, at, log: &log, charges_conditions, now };
+            let sources = part.lines.keys().map(|client| (*client, Requests::default())).collect();
+            charged = charged.and(access_logs.charge_sources(datapath, of, &sources, &mut part, true, &mut begun));
         }
         self.tell_events(&begun, moment).and(charged)
     }
@@ -80,8 +68,6 @@ struct Of<'a> {
     /// Index of the rule.
     at: usize,
     log: &'a AccessLog,
-    /// Selection of lines for each count of the lines.
-    counts: &'a Arc<[Counted]>,
     /// False if an earlier run may have charged the limits with conditions.
     charges_conditions: bool,
     now: Nanos,
@@ -94,6 +80,28 @@ impl<'a> Of<'a> {
 }
 
 impl AccessLogs {
+    /// Charges new lines of sources, with those of `part` that wait. Returns the first error, but charges the other
+    /// sources regardless.
+    fn charge_sources<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        of: Of<'_>,
+        sources: &BTreeMap<IpNet, Requests>,
+        part: &mut Part,
+        is_due: bool,
+        begun: &mut Vec<KernelEvent>,
+    ) -> Result<(), DatapathError> {
+        let clients: Vec<IpNet> = sources.keys().copied().collect();
+        let read = self.rules.read(datapath, of.policy, of.at, &clients, of.now)?;
+        let mut charged = Ok(());
+        for (source, requests) in read.iter().zip(sources.values()) {
+            let mut lines = part.lines.remove(&source.client).unwrap_or_default();
+            lines.unjudged.add(requests);
+            charged = charged.and(self.charge(datapath, of, source, lines, is_due, (part, begun)));
+        }
+        charged
+    }
+
     /// Charges the lines of a source, or lets them wait if they take it beyond no limit and are not due.
     ///
     /// Limits with conditions never wait, since only lines charge them. But lines of a source without a counted request
@@ -105,14 +113,15 @@ impl AccessLogs {
         source: &Source,
         lines: Lines,
         is_due: bool,
-        begun: &mut Vec<KernelEvent>,
+        (part, begun): (&mut Part, &mut Vec<KernelEvent>),
     ) -> Result<(), DatapathError> {
-        let Of { policy, at, log, counts, charges_conditions, now } = of;
-        let is_due = is_due || self.waiting.is_full(log, of.rule());
+        let Of { policy, at, log, charges_conditions, now } = of;
+        let is_due = is_due || part.is_full();
         if !is_due && !source.is_peer() {
-            self.waiting.put(log, of.rule(), counts, source.client, lines);
+            part.lines.insert(source.client, lines);
             return Ok(());
         }
+        let counts = &part.counts;
         let Lines { unjudged, mut judged } = lines;
         let charging = unjudged.at_most(self.judged(log, source, unjudged.lines));
         let mut charged = Ok(());
@@ -125,7 +134,7 @@ impl AccessLogs {
         judged.add(&charging);
         if !is_due && !self.rules.would_exceed(policy, at, source, (&judged, counts), now) {
             let lines = Lines { unjudged: Requests::default(), judged };
-            self.waiting.put(log, of.rule(), counts, source.client, lines);
+            part.lines.insert(source.client, lines);
             return charged;
         }
         charged.and(self.rules.settle(datapath, policy, at, source, (&judged, counts), now))

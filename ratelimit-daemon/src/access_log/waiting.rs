@@ -11,7 +11,7 @@ use ratelimit_policy::desired::AccessLog;
 
 use super::batch::{Counted, Requests};
 
-/// Maximum number of sources whose lines wait, of each rule and log. A source takes about 200 bytes.
+/// Maximum number of sources with waiting lines, for each rule and log. A source takes about 200 bytes.
 const SOURCES_MAX: usize = 1 << 16;
 
 /// Lines of one source that wait.
@@ -37,23 +37,18 @@ pub(super) struct Part {
     pub(super) lines: BTreeMap<IpNet, Lines>,
 }
 
-impl Waiting {
-    /// Removes and returns the lines of a source.
-    pub(super) fn take(&mut self, log: &AccessLog, rule: &str, client: IpNet) -> Lines {
-        let part = self.parts.get_mut(&(log.clone(), rule.to_owned()));
-        part.and_then(|part| part.lines.remove(&client)).unwrap_or_default()
-    }
-
+impl Part {
     /// Returns true if no further source's lines can wait.
-    pub(super) fn is_full(&self, log: &AccessLog, rule: &str) -> bool {
-        self.parts.get(&(log.clone(), rule.to_owned())).is_some_and(|part| part.lines.len() >= SOURCES_MAX)
+    pub(super) fn is_full(&self) -> bool {
+        self.lines.len() >= SOURCES_MAX
     }
+}
 
-    /// Lets lines wait. They must have been taken before, so that none are replaced.
-    pub(super) fn put(&mut self, log: &AccessLog, rule: &str, counts: &Arc<[Counted]>, client: IpNet, lines: Lines) {
+impl Waiting {
+    /// Returns the part of a log and rule, created with these counts if missing.
+    pub(super) fn part(&mut self, log: &AccessLog, rule: &str, counts: &Arc<[Counted]>) -> &mut Part {
         let part = self.parts.entry((log.clone(), rule.to_owned()));
-        let part = part.or_insert_with(|| Part { counts: counts.clone(), lines: BTreeMap::new() });
-        part.lines.insert(client, lines);
+        part.or_insert_with(|| Part { counts: counts.clone(), lines: BTreeMap::new() })
     }
 
     /// Removes and returns all lines.

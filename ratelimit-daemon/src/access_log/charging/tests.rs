@@ -1,6 +1,7 @@
 //! Tests of the charges for lines, over the fake datapath.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ratelimit_common::layout::Unit;
@@ -8,6 +9,7 @@ use ratelimit_common::window;
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
 use ratelimit_report::fixture;
 
+use super::super::batch::Counted;
 use super::*;
 
 /// Host with one rule of 10 requests in five minutes, and its log.
@@ -43,11 +45,12 @@ impl Host {
     fn charge(&mut self, lines: u64, is_due: bool) {
         let now = self.datapath.now().unwrap();
         let counts: Arc<[Counted]> = self.policy.rules[0].limits.iter().filter_map(Counted::of).collect();
-        let of = Of { policy: &self.policy, at: 0, log: &self.log, counts: &counts, charges_conditions: true, now };
-        let source = self.logs.rules.read(&mut self.datapath, &self.policy, 0, &[self.client], now).unwrap();
-        let mut of_source = self.logs.waiting.take(&self.log, of.rule(), self.client);
-        of_source.unjudged.add(&Requests { lines, counts: vec![lines] });
-        self.logs.charge(&mut self.datapath, of, &source[0], of_source, is_due, &mut Vec::new()).unwrap();
+        let of = Of { policy: &self.policy, at: 0, log: &self.log, charges_conditions: true, now };
+        let sources = BTreeMap::from([(self.client, Requests { lines, counts: vec![lines] })]);
+        let mut waiting = std::mem::take(&mut self.logs.waiting);
+        let part = waiting.part(&self.log, of.rule(), &counts);
+        self.logs.charge_sources(&mut self.datapath, of, &sources, part, is_due, &mut Vec::new()).unwrap();
+        self.logs.waiting = waiting;
     }
 
     fn used(&mut self) -> u64 {
