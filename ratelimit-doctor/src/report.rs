@@ -29,7 +29,7 @@ const OF_EVENTS: &str = "time kind source rule limit used until";
 /// Fields of `list`. Left out are users, owners, reasons and files.
 const OF_LIST: &str = "\
 schema time entries omitted would_ban prefix state until by rule step since decides list line of count";
-/// Fields of the configuration. Left out are notes, files, and where and as whom the fleet's store is reached.
+/// Fields of the configuration. Notes, files, and the address and user of the fleet's store are left out.
 const OF_CONFIGURATION: &str = "\
 schema interfaces hook xdp_mode on_exit max_sources listen ipv4_prefix ipv6_prefix allow deny lists list prefixes rules
 memory_bytes safety exempt_ssh_peer exempt_gateway exempt_resolvers breaker_percent breaker_after_seconds

@@ -71,8 +71,8 @@ fn target() -> Result<&'static str> {
     }
 }
 
-/// Returns the compiler's flags, in the form of `CARGO_ENCODED_RUSTFLAGS`: the architecture of the kernel, whose
-/// structures differ, and the debug information from which the linker makes BTF.
+/// Returns the compiler's flags, in the form of `CARGO_ENCODED_RUSTFLAGS`: the kernel's architecture, which decides its
+/// structures, and the debug information from which the linker makes BTF.
 fn flags() -> Result<String> {
     let architecture = variable("CARGO_CFG_TARGET_ARCH")?;
     let architecture = if architecture.starts_with("riscv64") { "riscv64" } else { &architecture };

@@ -119,7 +119,7 @@ pub(crate) struct Setup {
     tools: Tools,
 }
 
-/// Linker, and the lock for whose end the build script of ratelimit-kernel waits, in every cargo of this user.
+/// Linker, and a lock. The build script of ratelimit-kernel waits until it is released, in every cargo of this user.
 pub(crate) struct Linker {
     path: PathBuf,
     _lock: File,
